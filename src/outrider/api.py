@@ -1,0 +1,241 @@
+"""The front door: a model by name, an engine around it, synchronous and asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from typing import Any, Self
+
+from outrider.engine import (
+    AsyncHandle,
+    Chunk,
+    EngineConfig,
+    EngineCore,
+    EngineStats,
+    EngineThread,
+    Generation,
+    Handle,
+    Request,
+)
+from outrider.errors import InvalidRequest
+from outrider.models import Manifest, Message, Progress, Resolver, Tokenizer, silent
+from outrider.params import SamplingParams
+from outrider.proposers import PromptLookup, Proposer
+from outrider.runners import RunnerInfo
+from outrider.runners.openvino import KVPrecision, OpenVINORunner
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text as it is, token ids, or the messages of a chat (which the model's template turns into text)."""
+
+
+def chat(text: str, system: str | None = None) -> list[Message]:
+    """A chat of one user message."""
+    head: list[Message] = [Message(role="system", content=system)] if system is not None else []
+    return [*head, Message(role="user", content=text)]
+
+
+class Engine:
+    """A language model that answers faster with the same text.
+
+    Args:
+        model: a built-in name (`smollm2-135m`), `hf:org/name`, a `.gguf` file, or a directory with OpenVINO IR.
+        speculation: `auto`, `fixed:K` or `off`, for requests that do not choose.
+        proposer: guesses tokens; by default prompt lookup.
+        kv_memory: bytes for the KV cache; by default a quarter of what is free, at most 1 GiB.
+        kv_precision: `f16`, `f32`, or `u8`, which halves the memory and is not exact.
+        threads: CPU threads; by default one per physical core.
+        progress: told how a pull goes on.
+        settings: the other fields of `EngineConfig`.
+
+    Raises:
+        ModelError: the model cannot be found, fetched or loaded.
+        InvalidRequest: a setting that cannot be honoured.
+
+    Example:
+        >>> with Engine("smollm2-135m") as engine:  # doctest: +SKIP
+        ...     print(engine.generate(chat("What is a tide?"), max_tokens=64).text)
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        speculation: str = "auto",
+        proposer: Proposer | None = None,
+        kv_memory: int | None = None,
+        kv_precision: KVPrecision = "f16",
+        threads: int | None = None,
+        progress: Progress = silent,
+        **settings: Any,
+    ) -> None:
+        config = EngineConfig(speculation=speculation, **settings)
+        files = Resolver(progress=progress).resolve(model)
+        progress("load", 0, 0)
+        self.manifest: Manifest = files.manifest
+        self.tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
+        runner = OpenVINORunner(
+            files.directory,
+            context_length=files.manifest.context_length,
+            kv_bytes=kv_memory,
+            kv_precision=kv_precision,
+            threads=threads,
+        )
+        self.info: RunnerInfo = runner.info
+        core = EngineCore(
+            runner,
+            self.tokenizer,
+            eos_ids=files.manifest.eos_ids,
+            proposer=proposer or PromptLookup(),
+            config=config,
+        )
+        self._thread = EngineThread(core)
+        progress("load", 1, 1)
+
+    # --- synchronous -----------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        speculation: str | None = None,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> Generation:
+        """Answer one prompt.
+
+        Args:
+            prompt: text, token ids, or chat messages.
+            params: how tokens are chosen; or give its fields by name.
+            speculation: overrides the engine's mode for this request.
+            timeout: seconds after which the answer ends with what it has.
+
+        Raises:
+            InvalidRequest: the request cannot be honoured.
+            QueueFull: too many requests wait.
+            EngineClosed: the engine was closed or died.
+        """
+        return self.stream(prompt, params, speculation=speculation, timeout=timeout, **fields).result()
+
+    def generate_batch(
+        self,
+        prompts: Sequence[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        speculation: str | None = None,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> list[Generation]:
+        """Answer many prompts together, in their order. Arguments and errors as for `generate`."""
+        handles: list[Handle] = []
+        try:
+            for prompt in prompts:
+                handles.append(  # noqa: PERF401 (those already open must be cancelled when one is refused)
+                    self.stream(prompt, params, speculation=speculation, timeout=timeout, **fields)
+                )
+            return [handle.result() for handle in handles]
+        except BaseException:
+            for handle in handles:
+                handle.cancel()
+            raise
+
+    def stream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        speculation: str | None = None,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> Handle:
+        """Answer one prompt piece by piece: iterate the handle for chunks. Arguments and errors as for `generate`."""
+        return self._thread.submit(self._request(prompt, params, speculation, timeout, fields))
+
+    # --- asyncio ---------------------------------------------------------------------------------------------
+
+    async def agenerate(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        speculation: str | None = None,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> Generation:
+        """The asyncio twin of `generate`; cancelling the task cancels the request."""
+        return await self.submit_async(
+            prompt, params, speculation=speculation, timeout=timeout, **fields
+        ).result_async()
+
+    def astream(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        speculation: str | None = None,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> AsyncGenerator[Chunk]:
+        """The asyncio twin of `stream`; call it inside a running loop."""
+        return self.submit_async(prompt, params, speculation=speculation, timeout=timeout, **fields).chunks()
+
+    def submit_async(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        speculation: str | None = None,
+        timeout: float | None = None,
+        **fields: Any,
+    ) -> AsyncHandle:
+        """Queue a request from a running asyncio loop and return its handle."""
+        return self._thread.submit_async(self._request(prompt, params, speculation, timeout, fields))
+
+    # --- the rest --------------------------------------------------------------------------------------------
+
+    @property
+    def stats(self) -> EngineStats:
+        """Running totals; read only."""
+        return self._thread.stats
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt."""
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        ids: list[int] = []
+        messages: list[Message] = []
+        for part in prompt:
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                messages.append(part)
+        if ids and messages:
+            raise InvalidRequest("a prompt is text, token ids, or messages, not a mixture")
+        return self.tokenizer.chat(messages) if messages else ids
+
+    def _request(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None,
+        speculation: str | None,
+        timeout: float | None,
+        fields: dict[str, Any],
+    ) -> Request:
+        if params is not None and fields:
+            raise InvalidRequest(f"give params or {', '.join(fields)}, not both")
+        return self._thread.request(
+            self.encode(prompt),
+            params or SamplingParams(**fields),
+            prompt_text=prompt if isinstance(prompt, str) else None,
+            speculation=speculation,
+            timeout=timeout,
+        )
+
+    def close(self) -> None:
+        """End open requests and free the model."""
+        self._thread.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

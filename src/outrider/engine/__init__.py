@@ -1,0 +1,40 @@
+"""The engine: request, KV blocks, scheduler, step loop, text."""
+
+from outrider.engine.config import EngineConfig
+from outrider.engine.core import EngineCore
+from outrider.engine.frontend import AsyncHandle, EngineThread, Handle
+from outrider.engine.kv import BlockPool, BlockTable
+from outrider.engine.outputs import (
+    Chunk,
+    Completion,
+    EmittedToken,
+    FinishReason,
+    Generation,
+    Timings,
+    Usage,
+)
+from outrider.engine.request import Request
+from outrider.engine.stats import EngineStats, StepRecord
+from outrider.engine.text import TextCodec, TextStream
+
+__all__ = [
+    "AsyncHandle",
+    "BlockPool",
+    "BlockTable",
+    "Chunk",
+    "Completion",
+    "EmittedToken",
+    "EngineConfig",
+    "EngineCore",
+    "EngineStats",
+    "EngineThread",
+    "FinishReason",
+    "Generation",
+    "Handle",
+    "Request",
+    "StepRecord",
+    "TextCodec",
+    "TextStream",
+    "Timings",
+    "Usage",
+]

@@ -1,0 +1,371 @@
+"""The step loop: schedule, draft, forward, verify, emit. One thread owns it; see `frontend` for the queues around it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from outrider.control import Candidate, Controller, FixedWindow
+from outrider.engine.config import EngineConfig
+from outrider.engine.drafting import Drafter
+from outrider.engine.kv import BlockPool
+from outrider.engine.outputs import EmittedToken, FinishReason
+from outrider.engine.pacing import ChunkPacer
+from outrider.engine.request import Group, Request, Sequence, Sink
+from outrider.engine.scheduler import Scheduler, Work
+from outrider.engine.stats import EngineStats, StepRecord
+from outrider.engine.text import TextCodec
+from outrider.errors import InvalidRequest
+from outrider.params import Speculation
+from outrider.proposers import NO_DRAFT, Draft, Proposer
+from outrider.runners import Logits, Runner, Segment
+from outrider.verify import Sampler, Verdict, token_logprobs, verify
+
+log = logging.getLogger("outrider")
+
+
+class EngineCore:
+    """Continuous batching over one runner. Not thread-safe: one thread calls `add`, `cancel` and `step`.
+
+    Args:
+        runner: the target model.
+        codec: its tokens' bytes.
+        eos_ids: tokens that end a text.
+        proposer: guesses tokens; None never speculates.
+        controller: chooses windows.
+        config: limits and defaults.
+        clock: seconds, never going back.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        codec: TextCodec,
+        *,
+        eos_ids: tuple[int, ...] = (),
+        proposer: Proposer | None = None,
+        controller: Controller | None = None,
+        config: EngineConfig | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config = config or EngineConfig()
+        self.runner = runner
+        self.codec = codec
+        self.clock = clock
+        info = runner.info
+        self.context_length = min(info.context_length, info.num_blocks * info.block_size)
+        self.pool = BlockPool(
+            info.num_blocks, info.block_size, runner.copy_block, prefix_caching=self.config.prefix_caching
+        )
+        self.scheduler = Scheduler(self.pool, self.config.max_running)
+        self.stats = EngineStats()
+        self.drafter = Drafter(proposer, info.vocabulary) if proposer is not None else None
+        self._controller = controller or FixedWindow()
+        self._eos_ids = eos_ids
+        self._default_mode = Speculation.parse(self.config.speculation)
+        self._pacer = ChunkPacer(self.config.chunk_tokens, self.config.stretch)
+        self._groups: dict[str, Group] = {}
+
+    # --- requests in -----------------------------------------------------------------------------------------
+
+    def check(self, request: Request) -> None:
+        """Refuse what cannot be honoured. Safe from any thread.
+
+        Raises:
+            InvalidRequest: names the value and what would be right.
+        """
+        params, info = request.params, self.runner.info
+        length = len(request.prompt)
+        if length == 0:
+            raise InvalidRequest("the prompt has no tokens; give at least one")
+        room = self.context_length - (0 if params.max_tokens == 0 else 1)
+        if length > room:
+            why = (
+                "" if self.context_length == info.context_length else " (bounded by the KV memory; give more)"
+            )
+            raise InvalidRequest(
+                f"the prompt has {length} tokens and the context is {self.context_length}{why}; "
+                f"at most {room} leave room for an answer"
+            )
+        for name, ids in (
+            ("prompt", request.prompt),
+            ("logit_bias", params.logit_bias),
+            ("stop_token_ids", params.stop_token_ids),
+        ):
+            for token in ids:
+                if not 0 <= token < info.vocabulary:
+                    raise InvalidRequest(
+                        f"{name} has token {token}; the vocabulary has {info.vocabulary} tokens"
+                    )
+        if params.n > self.config.max_running:
+            raise InvalidRequest(f"n={params.n} is more than max_running={self.config.max_running} sequences")
+        if request.timeout is not None and not request.timeout > 0:
+            raise InvalidRequest(f"timeout={request.timeout} must be more than 0 seconds")
+
+    def add(self, request: Request, sink: Sink, arrived: float | None = None) -> None:
+        """Queue a checked request; its chunks go to `sink` until each of its n sequences is finished."""
+        if request.id in self._groups:
+            raise InvalidRequest(f"request id {request.id!r} is in use; choose another")
+        params = request.params
+        eos = () if params.ignore_eos else self._eos_ids
+        group = Group(
+            request,
+            sink,
+            arrived=self.clock() if arrived is None else arrived,
+            end_ids=frozenset(eos) | frozenset(params.stop_token_ids),
+        )
+        if group.scores_prompt:
+            group.prompt_logprobs = [None]
+        self._groups[request.id] = group
+        self.scheduler.add(self._sequence(group, 0))
+
+    def cancel(self, request_id: str, reason: FinishReason = "cancelled") -> None:
+        """End a request with what it has and free its blocks; unknown ids are fine (it just finished)."""
+        group = self._groups.get(request_id)
+        if group is None:
+            return
+        for index in range(len(group.sequences), group.request.params.n):
+            self._sequence(group, index)
+        for sequence in group.sequences:
+            if sequence.finish_reason is None:
+                self._finish(sequence, reason)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any request is open."""
+        return bool(self._groups)
+
+    def check_integrity(self) -> None:
+        """Compare the KV books with all live sequences; raises AssertionError."""
+        self.pool.check_integrity(s.table for s in self.scheduler if s.table is not None)
+
+    def _sequence(self, group: Group, index: int) -> Sequence:
+        request = group.request
+        sampler = Sampler(
+            request.params,
+            seed=request.seed,
+            stream=index,
+            prompt=request.prompt,
+            vocabulary=self.runner.info.vocabulary,
+            end_ids=sorted(group.end_ids),
+        )
+        sequence = Sequence(group, index, self.codec, sampler)
+        group.sequences.append(sequence)
+        return sequence
+
+    # --- one step --------------------------------------------------------------------------------------------
+
+    def step(self) -> bool:
+        """Do one pass; return whether there was anything to do."""
+        started = self.clock()
+        self._expire(started)
+        decoding = sum(sequence.decoding for sequence in self.scheduler.running)
+        works = self.scheduler.schedule(self._pacer.limit(decoding))
+        if not works:
+            return False
+        self._draft(works)
+        segments = [work.segment() for work in works]
+        infer_before = self.runner.infer_seconds
+        logits = self.runner.forward(segments)
+        infer_seconds = self.runner.infer_seconds - infer_before
+        row = accepted = emitted = 0
+        for work, segment in zip(works, segments, strict=True):
+            verdict = self._advance(work, logits[row : row + segment.rows])
+            row += segment.rows
+            accepted += verdict.accepted
+            emitted += len(verdict.tokens)
+        self._record(works, segments, started, infer_seconds, accepted, emitted)
+        return True
+
+    def _record(
+        self,
+        works: list[Work],
+        segments: list[Segment],
+        started: float,
+        infer_seconds: float,
+        accepted: int,
+        emitted: int,
+    ) -> None:
+        seconds = self.clock() - started
+        decoding = sum(work.decoding for work in works)
+        prompt_tokens = sum(work.count for work in works if not work.decoding)
+        self._pacer.observe(decoding, prompt_tokens, seconds)
+        self.stats.add(
+            StepRecord(
+                started=started,
+                seconds=seconds,
+                infer_seconds=infer_seconds,
+                decoding=decoding,
+                prompt_tokens=prompt_tokens,
+                drafted=sum(len(work.draft.tokens) for work in works),
+                accepted=accepted,
+                emitted=emitted,
+                width=sum(len(segment.tokens) for segment in segments),
+            )
+        )
+
+    def _expire(self, now: float) -> None:
+        late = [g.request.id for g in self._groups.values() if g.deadline is not None and now >= g.deadline]
+        for request_id in late:
+            self.cancel(request_id, "deadline")
+
+    def _draft(self, works: list[Work]) -> None:
+        """Give decoding sequences a draft. A sequence that has not said its first token is never made to wait."""
+        if self.drafter is None:
+            return
+        ready = [work for work in works if work.decoding]
+        candidates = []
+        for work in ready:
+            sequence = work.sequence
+            mode = sequence.group.request.speculation or self._default_mode
+            # of the room left, one token is the target's own
+            limit = sequence.room(self.context_length) - 1
+            candidates.append(Candidate(sequence.key, mode, max(0, limit)))
+        windows = self._controller.windows(candidates) if candidates else []
+        self.drafter.draft(ready, windows)
+        for work in ready:
+            table = work.sequence.table
+            assert table is not None
+            length = len(work.sequence.tokens) + len(work.draft.tokens)
+            if work.draft.tokens and not self.pool.reserve(table, length):
+                # speculation never takes a block from a request that runs
+                work.draft = work.draft.cut(self.pool.capacity(table) - len(work.sequence.tokens))
+
+    def _advance(self, work: Work, logits: Logits) -> Verdict:
+        """Take the logits of one work: score its prompt, verify its draft, emit what was chosen."""
+        sequence = work.sequence
+        table = sequence.table
+        assert table is not None
+        processed = table.committed + work.count
+        if work.scores:
+            self._score_prompt(sequence, logits, table.committed)
+            logits = logits[-1:]
+        if not work.completes:
+            self.pool.commit(table, sequence.tokens, processed)
+            return Verdict()
+        if sequence.emitted == 0:
+            self.pool.commit(table, sequence.tokens, processed)
+            return self._first_tokens(sequence, logits)
+        return self._choose(sequence, logits, work.draft, processed)
+
+    def _first_tokens(self, sequence: Sequence, logits: Logits) -> Verdict:
+        """The prompt is through the model: split into n sequences, each of which chooses its first token."""
+        group = sequence.group
+        if group.request.params.max_tokens == 0:
+            self.cancel(group.request.id, "length")
+            return Verdict()
+        for index in range(1, group.request.params.n):
+            child = self._sequence(group, index)
+            assert sequence.table is not None
+            child.table = self.pool.fork(sequence.table)
+            child.usage.cached_tokens = child.table.committed
+            child.timings.admitted = sequence.timings.admitted
+            self.scheduler.join(child)
+        total = Verdict()
+        for member in list(group.sequences):
+            verdict = self._choose(member, logits, NO_DRAFT, member.committed)
+            total.tokens += verdict.tokens
+        return total
+
+    def _choose(self, sequence: Sequence, logits: Logits, draft: Draft, processed: int) -> Verdict:
+        """Verify and emit; `processed` tokens of the sequence, its draft not counted, are now in the KV cache."""
+        try:
+            verdict = verify(logits, draft, sequence.sampler, self.config.verification)
+        except FloatingPointError as error:
+            self._finish(sequence, "error", str(error))
+            return Verdict()
+        if self.drafter is not None and draft.tokens:
+            self._controller.observe(sequence.key, len(draft.tokens), verdict.accepted)
+        self._emit(sequence, verdict, len(draft.tokens), processed)
+        return verdict
+
+    def _emit(self, sequence: Sequence, verdict: Verdict, drafted: int, processed: int) -> None:
+        """Append tokens one by one, as plain decoding would, up to the first that ends the text."""
+        usage, timings = sequence.usage, sequence.timings
+        timings.last_token = self.clock()
+        if timings.first_token is None:
+            timings.first_token = timings.last_token
+        else:
+            usage.passes += 1
+        emitted: list[EmittedToken] = []
+        for number, token in enumerate(verdict.tokens):
+            accepted = number < verdict.accepted
+            usage.completion_tokens += 1
+            usage.accepted += accepted
+            sequence.tokens.append(token)
+            reason, text = self._text_of(sequence, token)
+            logprobs = verdict.logprobs[number] if verdict.logprobs else None
+            emitted.append(EmittedToken(token, text, accepted, logprobs))
+            if reason is not None:
+                break
+        if len(emitted) == len(verdict.tokens):
+            usage.rejected += drafted - verdict.accepted
+        verdict.accepted = min(verdict.accepted, len(emitted))
+        del verdict.tokens[len(emitted) :]
+        assert sequence.table is not None
+        self.pool.commit(
+            sequence.table, sequence.tokens, min(processed + verdict.accepted, len(sequence.tokens))
+        )
+        if drafted and self.drafter is not None:
+            self.drafter.observe(sequence.key, verdict.tokens)
+        if reason is not None:
+            self._finish(sequence, reason, emitted=emitted)
+        else:
+            self._hand_over(sequence, emitted)
+
+    def _text_of(self, sequence: Sequence, token: int) -> tuple[FinishReason | None, str]:
+        """Why the sequence ends with this token, if it does, and the text that the token releases."""
+        if token in sequence.group.end_ids:
+            return "stop", ""
+        text = sequence.text.feed(token, may_stop=sequence.emitted >= sequence.params.min_tokens)
+        if sequence.text.stopped:
+            return "stop", text
+        if sequence.room(self.context_length) <= 0:
+            return "length", text
+        return None, text
+
+    def _score_prompt(self, sequence: Sequence, logits: Logits, start: int) -> None:
+        """Log-probabilities of the prompt's tokens that the rows from position `start` predict."""
+        group = sequence.group
+        prompt, top = group.request.prompt, group.request.params.logprobs
+        assert group.prompt_logprobs is not None
+        assert top is not None
+        for row in range(len(group.prompt_logprobs) - 1 - start, len(logits)):
+            if start + row + 1 < len(prompt):
+                group.prompt_logprobs.append(token_logprobs(logits[row], prompt[start + row + 1], top))
+
+    # --- chunks out ------------------------------------------------------------------------------------------
+
+    def _hand_over(
+        self, sequence: Sequence, emitted: list[EmittedToken], tail: str = "", error: str | None = None
+    ) -> None:
+        """Send a chunk; the first one of an echoed request begins with the prompt."""
+        group = sequence.group
+        text = "".join(token.text for token in emitted) + tail
+        logprobs = None
+        if group.request.params.echo and not sequence.echoed:
+            sequence.echoed = True
+            request = group.request
+            head = request.prompt_text
+            text = (self.codec.decode(request.prompt) if head is None else head) + text
+            logprobs = tuple(group.prompt_logprobs) if group.prompt_logprobs is not None else None
+        group.emit(sequence, tuple(emitted), text, logprobs, error)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        error: str | None = None,
+        emitted: list[EmittedToken] | None = None,
+    ) -> None:
+        sequence.finish_reason = reason
+        self.scheduler.remove(sequence)
+        if self.drafter is not None:
+            self.drafter.release(sequence.key)
+            self._controller.release(sequence.key)
+        tail = "" if sequence.text.stopped else sequence.text.flush()
+        self._hand_over(sequence, emitted or [], tail, error)
+        group = sequence.group
+        if len(group.sequences) == group.request.params.n and all(s.finish_reason for s in group.sequences):
+            del self._groups[group.request.id]

@@ -1,0 +1,52 @@
+"""What the engine counts, for people and for benchmarks."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+_KEPT_STEPS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One pass through the model."""
+
+    started: float
+    seconds: float
+    """Wall time of the whole step."""
+    infer_seconds: float
+    """Of which inside the model."""
+    decoding: int
+    """Sequences that decoded."""
+    prompt_tokens: int
+    drafted: int
+    accepted: int
+    emitted: int
+    width: int
+    """Tokens in the pass."""
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """Running totals since the engine started, and the last steps one by one."""
+
+    steps: int = 0
+    seconds: float = 0.0
+    infer_seconds: float = 0.0
+    prompt_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_KEPT_STEPS))
+
+    def add(self, record: StepRecord) -> None:
+        """Count a step."""
+        self.steps += 1
+        self.seconds += record.seconds
+        self.infer_seconds += record.infer_seconds
+        self.prompt_tokens += record.prompt_tokens
+        self.drafted += record.drafted
+        self.accepted += record.accepted
+        self.emitted += record.emitted
+        self.recent.append(record)

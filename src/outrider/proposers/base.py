@@ -1,0 +1,94 @@
+"""The proposer's contract: guess the next tokens, learn what was really said, forget on request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guessed tokens for one request, most of the time none.
+
+    `probs` is the distribution q that each token was drawn from, shape [len(tokens), vocabulary], already shaped
+    by the request's sampling parameters; None says that the proposer named its token without drawing (q is a
+    point mass).
+    """
+
+    tokens: Sequence[int] = ()
+    confidence: Sequence[float] = ()
+    """For each token the proposer's own estimate, 0 to 1, that it is accepted given that those before it were."""
+    probs: NDArray[np.float32] | None = None
+
+    def cut(self, length: int) -> Draft:
+        """The first `length` tokens."""
+        if len(self.tokens) <= length:
+            return self
+        probs = None if self.probs is None else self.probs[:length]
+        return Draft(self.tokens[:length], self.confidence[:length], probs)
+
+
+NO_DRAFT = Draft()
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a proposer may know about one request."""
+
+    request: str
+    """Key of the state that the proposer keeps for it, until `release`."""
+    tokens: Sequence[int]
+    """Prompt and output so far; grows between calls and never changes before its end. Read, do not keep."""
+    prompt_length: int
+
+
+class Proposer(Protocol):
+    """Guesses next tokens for a batch of requests. Used from one thread only."""
+
+    name: str
+
+    def propose(self, contexts: Sequence[Context], budget: Sequence[int]) -> Sequence[Draft]:
+        """Return a draft for each context, of at most as many tokens as its budget says.
+
+        Whatever it raises costs the requests their window and nothing else.
+        """
+        ...
+
+    def observe(self, request: str, tokens: Sequence[int]) -> None:
+        """Learn what was really emitted for the request, after every step."""
+        ...
+
+    def release(self, request: str) -> None:
+        """Forget the request; unknown keys are fine."""
+        ...
+
+
+def check_draft(draft: Draft, budget: int, vocabulary: int) -> None:
+    """Refuse a draft that breaks the contract.
+
+    Raises:
+        ValueError: names the token, the length or the confidence that is wrong.
+    """
+    if len(draft.tokens) > budget:
+        raise ValueError(f"a draft of {len(draft.tokens)} tokens for a budget of {budget}")
+    if len(draft.confidence) != len(draft.tokens):
+        raise ValueError(f"{len(draft.confidence)} confidences for {len(draft.tokens)} tokens")
+    for token in draft.tokens:
+        if not 0 <= token < vocabulary:
+            raise ValueError(f"draft token {token} is outside the vocabulary of {vocabulary}")
+    for confidence in draft.confidence:
+        if not 0.0 <= confidence <= 1.0:  # false for NaN too
+            raise ValueError(f"confidence {confidence} is not between 0 and 1")
+    if draft.probs is not None:
+        if draft.probs.shape != (len(draft.tokens), vocabulary):
+            raise ValueError(f"q has shape {draft.probs.shape}, not ({len(draft.tokens)}, {vocabulary})")
+        if not np.isfinite(draft.probs).all() or (draft.probs < 0).any():
+            raise ValueError("q has a negative or non-finite probability")
+        if not np.allclose(draft.probs.sum(axis=1), 1.0, atol=1e-3):
+            raise ValueError("a row of q does not sum to 1")
+        if (draft.probs[np.arange(len(draft.tokens)), draft.tokens] <= 0).any():
+            raise ValueError("a draft token has q = 0: it cannot have been drawn from q")
