@@ -197,6 +197,10 @@ class Engine:
         """Running totals; read only."""
         return self._thread.stats
 
+    def snapshot(self) -> EngineStats:
+        """A copy of the totals between two steps; finished requests are wholly counted in it."""
+        return self._thread.snapshot()
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""
         if isinstance(prompt, str):

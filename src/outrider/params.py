@@ -109,13 +109,9 @@ class SamplingParams(BaseModel):
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(f"min_tokens={self.min_tokens} is more than max_tokens={self.max_tokens}")
         if self.max_tokens == 0 and not self.echo:
-            raise ValueError(
-                "max_tokens=0 generates nothing; ask for 1 or more, or set echo to score the prompt"
-            )
+            raise ValueError("max_tokens=0 generates nothing; ask for 1 or more, or set echo to score the prompt")
         if self.n > 1 and self.temperature == 0.0:
-            raise ValueError(
-                f"n={self.n} at temperature 0 gives the same text n times; raise the temperature"
-            )
+            raise ValueError(f"n={self.n} at temperature 0 gives the same text n times; raise the temperature")
         return self
 
     @property

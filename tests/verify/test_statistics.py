@@ -46,9 +46,7 @@ def propose(kind: str, last: int, rng: np.random.Generator) -> Draft:
     return Draft(tokens, [0.5] * WINDOW, probs)
 
 
-def generate(
-    way: Verification, kind: str, seed: int, rng: np.random.Generator
-) -> tuple[tuple[int, ...], int]:
+def generate(way: Verification, kind: str, seed: int, rng: np.random.Generator) -> tuple[tuple[int, ...], int]:
     """Decode until a window's worth of tokens is out; return the first three and the first window's accepted."""
     start = 0
     sampler = Sampler(PARAMS, seed=seed, stream=0, prompt=[start], vocabulary=V)

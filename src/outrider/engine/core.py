@@ -1,4 +1,4 @@
-"""The step loop: schedule, draft, forward, verify, emit. One thread owns it; see `frontend` for the queues around it."""
+"""The step loop: schedule, draft, forward, verify, emit. One thread owns it; `frontend` holds the queues around it."""
 
 from __future__ import annotations
 
@@ -81,9 +81,7 @@ class EngineCore:
             raise InvalidRequest("the prompt has no tokens; give at least one")
         room = self.context_length - (0 if params.max_tokens == 0 else 1)
         if length > room:
-            why = (
-                "" if self.context_length == info.context_length else " (bounded by the KV memory; give more)"
-            )
+            why = "" if self.context_length == info.context_length else " (bounded by the KV memory; give more)"
             raise InvalidRequest(
                 f"the prompt has {length} tokens and the context is {self.context_length}{why}; "
                 f"at most {room} leave room for an answer"
@@ -95,9 +93,7 @@ class EngineCore:
         ):
             for token in ids:
                 if not 0 <= token < info.vocabulary:
-                    raise InvalidRequest(
-                        f"{name} has token {token}; the vocabulary has {info.vocabulary} tokens"
-                    )
+                    raise InvalidRequest(f"{name} has token {token}; the vocabulary has {info.vocabulary} tokens")
         if params.n > self.config.max_running:
             raise InvalidRequest(f"n={params.n} is more than max_running={self.config.max_running} sequences")
         if request.timeout is not None and not request.timeout > 0:
@@ -304,9 +300,7 @@ class EngineCore:
         verdict.accepted = min(verdict.accepted, len(emitted))
         del verdict.tokens[len(emitted) :]
         assert sequence.table is not None
-        self.pool.commit(
-            sequence.table, sequence.tokens, min(processed + verdict.accepted, len(sequence.tokens))
-        )
+        self.pool.commit(sequence.table, sequence.tokens, min(processed + verdict.accepted, len(sequence.tokens)))
         if drafted and self.drafter is not None:
             self.drafter.observe(sequence.key, verdict.tokens)
         if reason is not None:

@@ -80,9 +80,7 @@ class Handle:
 class AsyncHandle(Handle):
     """The asyncio twin of `Handle`."""
 
-    def __init__(
-        self, request: Request, cancel: Callable[[str], None], loop: asyncio.AbstractEventLoop
-    ) -> None:
+    def __init__(self, request: Request, cancel: Callable[[str], None], loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(request, cancel)
         self._loop = loop
         self._waiting: asyncio.Queue[_Item] = asyncio.Queue()
@@ -143,6 +141,24 @@ class EngineThread:
     def stats(self) -> EngineStats:
         """Running totals; read only."""
         return self._core.stats
+
+    def snapshot(self) -> EngineStats:
+        """A copy of the totals, taken between two steps, so that finished requests are wholly counted.
+
+        Raises:
+            EngineClosed: the engine was closed or died.
+        """
+        taken: queue.SimpleQueue[EngineStats] = queue.SimpleQueue()
+        with self._lock:
+            if self._closed is not None:
+                raise self._closed
+            self._inbox.put(lambda: taken.put(self._core.stats.copy()))
+        while True:
+            try:
+                return taken.get(timeout=0.2)
+            except queue.Empty:
+                if self._closed is not None:
+                    raise self._closed from None
 
     @property
     def alive(self) -> bool:

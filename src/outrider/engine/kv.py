@@ -188,15 +188,9 @@ class BlockPool:
         held: Counter[int] = Counter()
         for table in tables:
             held.update(table.blocks)
-            _require(
-                len(set(table.blocks)) == len(table.blocks), f"a table holds a block twice: {table.blocks}"
-            )
-            _require(
-                table.committed <= self.capacity(table), f"{table.committed} committed in {table.blocks}"
-            )
-            _require(
-                len(table.hashes) <= table.committed // self.block_size, f"uncommitted block hashed: {table}"
-            )
+            _require(len(set(table.blocks)) == len(table.blocks), f"a table holds a block twice: {table.blocks}")
+            _require(table.committed <= self.capacity(table), f"{table.committed} committed in {table.blocks}")
+            _require(len(table.hashes) <= table.committed // self.block_size, f"uncommitted block hashed: {table}")
         for block, count in enumerate(self._references):
             _require(held[block] == count, f"block {block} counts {count} references and has {held[block]}")
         states = Counter(self._free) + Counter(list(self._idle)) + Counter(set(held))

@@ -96,13 +96,11 @@ class Scheduler:
         that came last, which goes back to the head of the queue with everything it has said.
         """
         self._admit()
-        works = []
-        for sequence in list(self.running):
-            if sequence.table is not None and sequence.decoding and self._reserve(sequence):
-                works.append(Work(sequence, 1, decoding=True))
-        works = [
-            work for work in works if work.sequence.table is not None
-        ]  # a later one may have preempted it
+        decoding = [sequence for sequence in self.running if sequence.decoding]
+        for sequence in decoding:
+            if sequence.table is not None:  # else one before it took its blocks
+                self._reserve(sequence)
+        works = [Work(sequence, 1, decoding=True) for sequence in decoding if sequence.table is not None]
         works += self._prefill(chunk_limit)
         return works
 
@@ -118,14 +116,10 @@ class Scheduler:
                 budget -= count
         return works
 
-    def _reserve(self, sequence: Sequence) -> bool:
-        assert sequence.table is not None
-        while not self.pool.reserve(sequence.table, len(sequence.tokens)):
-            victim = self.running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
+    def _reserve(self, sequence: Sequence) -> None:
+        """Get blocks for the sequence's known tokens, from those who came later if need be, or preempt itself."""
+        while sequence.table is not None and not self.pool.reserve(sequence.table, len(sequence.tokens)):
+            self._preempt(self.running[-1])
 
     def _preempt(self, sequence: Sequence) -> None:
         assert sequence.table is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _KEPT_STEPS = 4096
 
@@ -50,3 +50,7 @@ class EngineStats:
         self.accepted += record.accepted
         self.emitted += record.emitted
         self.recent.append(record)
+
+    def copy(self) -> EngineStats:
+        """The totals as they are now, without the single steps."""
+        return replace(self, recent=deque(maxlen=0))

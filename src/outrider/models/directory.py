@@ -37,9 +37,7 @@ def describe(directory: Path, name: str, source: str) -> Manifest:
         raise ModelError(f"{directory}/config.json does not say max_position_embeddings; add it")
     eos = generation.get("eos_token_id", config.get("eos_token_id"))
     if eos is None:
-        raise ModelError(
-            f"neither generation_config.json nor config.json in {directory} says eos_token_id; add it"
-        )
+        raise ModelError(f"neither generation_config.json nor config.json in {directory} says eos_token_id; add it")
     return Manifest(
         name=name,
         source=source,
@@ -77,9 +75,7 @@ def export(source: Path, target: Path, progress: Progress) -> None:
         ModelError: the `[hf]` extra is missing, or the exporter does not know the architecture.
     """
     if importlib.util.find_spec("optimum") is None:
-        raise ModelError(
-            f"{source} holds safetensors; exporting them needs the hf extra: pip install 'outrider[hf]'"
-        )
+        raise ModelError(f"{source} holds safetensors; exporting them needs the hf extra: pip install 'outrider[hf]'")
     from optimum.exporters.openvino import main_export  # torch comes with it, so only when it is needed
     from optimum.intel import OVConfig
 

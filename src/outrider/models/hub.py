@@ -54,9 +54,7 @@ def fetch(name: str, target: Path, progress: Progress) -> Manifest:
             allow_patterns=_IR if has_ir else _SAFETENSORS,
         )
     except hub_errors.GatedRepoError:
-        raise ModelError(
-            f"{name} needs its owner's consent; accept its terms on the hub and set HF_TOKEN"
-        ) from None
+        raise ModelError(f"{name} needs its owner's consent; accept its terms on the hub and set HF_TOKEN") from None
     except hub_errors.RevisionNotFoundError:
         raise ModelError(f"{repository} has no revision {revision!r}; check it on the hub") from None
     except hub_errors.RepositoryNotFoundError:
@@ -76,13 +74,9 @@ def fetch(name: str, target: Path, progress: Progress) -> Manifest:
         directories.export(download, target, progress)
         shutil.rmtree(download)
     shutil.rmtree(target / ".cache", ignore_errors=True)
-    return directories.describe(
-        target, name, f"huggingface.co/{repository}" + (f"@{revision}" if revision else "")
-    )
+    return directories.describe(target, name, f"huggingface.co/{repository}" + (f"@{revision}" if revision else ""))
 
 
 def _unreachable(name: str, error: Exception) -> ModelError:
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return ModelError(
-        f"no network: the hub cannot be reached for {name} ({reason}); once pulled, it works offline"
-    )
+    return ModelError(f"no network: the hub cannot be reached for {name} ({reason}); once pulled, it works offline")

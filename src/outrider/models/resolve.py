@@ -35,9 +35,7 @@ BUILT_IN = {
     model.name: model
     for model in (
         BuiltIn("smollm2-135m", "SmolLM2 135M Instruct, weights as F16", _SMOLLM2, as_f16=True),
-        BuiltIn(
-            "smollm2-135m-q4", "SmolLM2 135M Instruct, 4-bit as its package ships it", _SMOLLM2, as_f16=False
-        ),
+        BuiltIn("smollm2-135m-q4", "SmolLM2 135M Instruct, 4-bit as its package ships it", _SMOLLM2, as_f16=False),
     )
 }
 
@@ -76,9 +74,7 @@ class Resolver:
         if path.is_file():
             return self._gguf(path)
         if path.suffix == ".gguf" or "/" in name:
-            raise ModelError(
-                f"there is no file or directory {name!r}; for a hub repository write hf:org/name"
-            )
+            raise ModelError(f"there is no file or directory {name!r}; for a hub repository write hf:org/name")
         known = [*BUILT_IN, *(model.manifest.name for model in self.store.all())]
         raise ModelError(
             f"unknown model {name!r}.{near_misses(name, known)} "
@@ -90,9 +86,7 @@ class Resolver:
         return self.store.all()
 
     def _built_in(self, model: BuiltIn) -> ModelFiles:
-        return self.store.find(model.name) or self.store.install(
-            model.name, lambda target: self._build(model, target)
-        )
+        return self.store.find(model.name) or self.store.install(model.name, lambda target: self._build(model, target))
 
     def _build(self, model: BuiltIn, target: Path) -> Manifest:
         work = target / "work"
@@ -104,9 +98,7 @@ class Resolver:
             return self._finish(original, target, info.manifest(model.name, source))
         rewritten = work / "f16.gguf"
         gguf_file.rewrite_as_f16(original, rewritten, self._progress)
-        return self._finish(
-            rewritten, target, info.manifest(model.name, f"{source}, rewritten as F16", "F16")
-        )
+        return self._finish(rewritten, target, info.manifest(model.name, f"{source}, rewritten as F16", "F16"))
 
     def _gguf(self, path: Path) -> ModelFiles:
         info = gguf_file.inspect(path)

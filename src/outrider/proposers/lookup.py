@@ -79,9 +79,7 @@ class PromptLookup:
 
     def __init__(self, min_match: int = 2, max_match: int = 8) -> None:
         if not 1 <= min_match <= max_match:
-            raise InvalidRequest(
-                f"min_match={min_match} must be at least 1 and at most max_match={max_match}"
-            )
+            raise InvalidRequest(f"min_match={min_match} must be at least 1 and at most max_match={max_match}")
         self._min = min_match
         self._max = max_match
         self._indexes: dict[str, NgramIndex] = {}

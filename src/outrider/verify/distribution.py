@@ -47,7 +47,8 @@ class Distribution:
         """Normalised probabilities, shape [vocabulary]."""
         probs = np.zeros(vocabulary)
         probs[slice(None) if self.ids is None else self.ids] = self.weights
-        return probs / probs.sum()
+        probs /= probs.sum()
+        return probs
 
     def race(self, bits: NDArray[np.uint32]) -> int:
         """The winner of an exponential race: argmax of weight / Exp(1), the Gumbel-max trick without logarithms.

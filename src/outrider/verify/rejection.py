@@ -22,7 +22,7 @@ def residual(p: Distribution, draft: Draft, row: int, scale: float = 1.0) -> NDA
 
     Shape: that of `p.weights`. Tokens outside p have p = 0 and so no residual.
     """
-    rest: NDArray[np.float64] = p.weights * (scale / p.total)
+    rest = p.weights.astype(np.float64) * (scale / p.total)
     if draft.probs is None:
         rest[(np.arange(len(rest)) if p.ids is None else p.ids) == draft.tokens[row]] = 0.0
         return rest

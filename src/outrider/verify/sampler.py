@@ -46,9 +46,7 @@ class Sampler:
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
         self._shapes = params.shapes_logits
         self._penalises = (
-            params.repetition_penalty != 1.0
-            or params.presence_penalty != 0.0
-            or params.frequency_penalty != 0.0
+            params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         )
         if self._penalises:
             in_prompt = np.unique(np.array(prompt, np.int64))

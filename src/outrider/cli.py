@@ -1,0 +1,411 @@
+"""The command line: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider import __version__
+from outrider.errors import InvalidRequest, OutriderError
+
+if TYPE_CHECKING:
+    from outrider.api import Engine
+    from outrider.engine import Completion, Generation
+
+app = typer.Typer(
+    name="outrider",
+    help="Speculative decoding for LLM serving: the same text, in less time.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+DEFAULT_MODEL = "smollm2-135m"
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+
+Model = Annotated[
+    str,
+    typer.Option("-m", "--model", help="Built-in name, hf:org/name[@revision], a .gguf file, or an IR directory."),
+]
+KVMemory = Annotated[str | None, typer.Option(help="Memory for the KV cache, as 512M or 2G.", metavar="SIZE")]
+KVPrecision = Annotated[str, typer.Option(help="How keys and values are stored: f16, f32 or u8 (not exact).")]
+Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.", min=1)]
+
+
+def parse_size(text: str | None) -> int | None:
+    """Read a number of bytes: 1048576, 512M, 2GiB.
+
+    Raises:
+        InvalidRequest: not a size.
+    """
+    if text is None:
+        return None
+    number = text.strip().lower().removesuffix("b").removesuffix("i")
+    unit = number[-1:] if number[-1:] in _UNITS else ""
+    try:
+        size = int(float(number.removesuffix(unit)) * _UNITS[unit])
+    except (ValueError, OverflowError):
+        size = 0
+    if size <= 0:
+        raise InvalidRequest(f"{text!r} is not a size; write a number of bytes, or one with K, M or G, as 512M")
+    return size
+
+
+def parse_bias(entries: list[str]) -> dict[int, float]:
+    """Read `ID=BIAS` entries.
+
+    Raises:
+        InvalidRequest: an entry of another form.
+    """
+    bias = {}
+    for entry in entries:
+        token, _, value = entry.partition("=")
+        try:
+            bias[int(token)] = float(value)
+        except ValueError:
+            raise InvalidRequest(f"--logit-bias {entry!r} is not ID=BIAS, as 198=-100") from None
+    return bias
+
+
+def _engine(model: str, kv_memory: str | None, kv_precision: str, threads: int | None, **settings: Any) -> Engine:
+    from outrider import console
+    from outrider.api import Engine
+
+    if kv_precision not in ("f16", "f32", "u8"):
+        raise InvalidRequest(f"--kv-precision {kv_precision!r} is not known; use f16, f32 or u8")
+    with console.progress() as shown:
+        return Engine(
+            model,
+            kv_memory=parse_size(kv_memory),
+            kv_precision=kv_precision,  # type: ignore[arg-type]  # checked above
+            threads=threads,
+            progress=shown,
+            **settings,
+        )
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Log what the engine does to standard error.")] = False,
+) -> None:
+    """Speculative decoding for LLM serving: the same text, in less time."""
+    logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, format="%(levelname)s %(message)s")
+    if version:
+        typer.echo(f"outrider {__version__}")
+        raise typer.Exit
+
+
+@app.command()
+def pull(
+    name: Annotated[str, typer.Argument(help="Built-in name, hf:org/name[@revision], .gguf file or directory.")],
+) -> None:
+    """Fetch a model, check it, convert it, keep it for offline use.
+
+    Example: outrider pull smollm2-135m
+    """
+    from outrider import console
+    from outrider.models import Resolver
+
+    with console.progress() as shown:
+        model = Resolver(progress=shown).resolve(name)
+    manifest = model.manifest
+    console.out.print(
+        f"{manifest.name}: {manifest.architecture}, {manifest.weights}, context {manifest.context_length}, "
+        f"{model.bytes / 2**20:.0f} MiB in {model.directory}"
+    )
+
+
+@app.command()
+def models(
+    verify: Annotated[bool, typer.Option("--verify", help="Compare every file with its recorded hash.")] = False,
+) -> None:
+    """List the models that are here, and those that can be pulled by name."""
+    from rich.table import Table
+
+    from outrider import console
+    from outrider.models import Resolver
+    from outrider.models.resolve import BUILT_IN
+
+    resolver = Resolver()
+    table = Table("name", "weights", "parameters", "context", "size", "where")
+    here = set()
+    for model in resolver.cached():
+        manifest = model.manifest
+        here.add(manifest.name)
+        if verify:
+            resolver.store.verify(model)
+        table.add_row(
+            manifest.name,
+            manifest.weights,
+            f"{manifest.parameters / 1e6:.0f}M" if manifest.parameters else "-",
+            str(manifest.context_length),
+            f"{model.bytes / 2**20:.0f} MiB",
+            str(model.directory) + (" (verified)" if verify else ""),
+        )
+    for built_in in BUILT_IN.values():
+        if built_in.name not in here:
+            table.add_row(built_in.name, "F16" if built_in.as_f16 else "Q4_1", "", "", "", "not pulled yet")
+    console.out.print(table)
+
+
+@app.command()
+def generate(
+    model: Model = DEFAULT_MODEL,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
+    speculation: Annotated[str, typer.Option(help="off, auto, or fixed:K for a window of K tokens.")] = "auto",
+    verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,
+    top_p: Annotated[float, typer.Option(help="Keep the most likely tokens up to this probability.")] = 1.0,
+    min_p: Annotated[float, typer.Option(help="Keep tokens this fraction as likely as the likeliest.")] = 0.0,
+    repetition_penalty: Annotated[float, typer.Option(help="Over 1 discourages tokens of prompt and output.")] = 1.0,
+    presence_penalty: Annotated[float, typer.Option(help="Subtracted once from tokens of the output.")] = 0.0,
+    frequency_penalty: Annotated[float, typer.Option(help="Subtracted for each time a token was said.")] = 0.0,
+    logit_bias: Annotated[list[str] | None, typer.Option(help="Repeatable.", metavar="ID=BIAS")] = None,
+    seed: Annotated[int | None, typer.Option(help="Same seed, same text.")] = None,
+    n: Annotated[int, typer.Option("-n", "--n", help="Number of completions.")] = 1,
+    max_tokens: Annotated[int | None, typer.Option(help="Most tokens; by default up to the context.")] = None,
+    min_tokens: Annotated[int, typer.Option(help="Fewest tokens.")] = 0,
+    stop: Annotated[list[str] | None, typer.Option(help="A string that ends the text. Repeatable.")] = None,
+    stop_token_ids: Annotated[
+        list[int] | None, typer.Option("--stop-token-id", help="A token that ends the text. Repeatable.")
+    ] = None,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on past the end of text.")] = False,
+    logprobs: Annotated[int | None, typer.Option(help="With --json: log-probabilities with so many others.")] = None,
+    echo: Annotated[bool, typer.Option("--echo", help="Start the text with the prompt.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds after which the answer ends as it is.")] = None,
+    show_accepted: Annotated[bool, typer.Option("--show-accepted", help="Colour the accepted draft tokens.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")] = False,
+    quiet: Annotated[bool, typer.Option("-q", "--quiet", help="No line of numbers on standard error.")] = False,
+    kv_memory: KVMemory = None,
+    kv_precision: KVPrecision = "f16",
+    threads: Threads = None,
+) -> None:
+    """Answer one prompt, token by token as it comes.
+
+    Examples:
+
+      outrider generate -p "What is a tide?" --max-tokens 100 --show-accepted
+
+      cat report.txt | outrider generate --raw --speculation fixed:8
+    """
+    from outrider import console
+    from outrider.api import chat
+    from outrider.params import SamplingParams
+
+    if system is not None and raw:
+        raise InvalidRequest("--system needs the chat template; leave out --raw")
+    text = _prompt_text(prompt, file)
+    params = SamplingParams(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+        logit_bias=parse_bias(logit_bias or []),
+        seed=seed,
+        n=n,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop=tuple(stop or ()),
+        stop_token_ids=tuple(stop_token_ids or ()),
+        ignore_eos=ignore_eos,
+        logprobs=logprobs,
+        echo=echo,
+    )
+    settings = {"speculation": speculation, "verification": verification}
+    with _engine(model, kv_memory, kv_precision, threads, **settings) as engine:
+        asked = text if raw else chat(text, system)
+        if as_json:
+            typer.echo(json.dumps(_as_json(engine.generate(asked, params, timeout=timeout)), ensure_ascii=False))
+            return
+        answers = _stream(engine, asked, params, timeout, show_accepted)
+        for answer in answers:
+            if not quiet:
+                console.err.print(console.describe(answer), style="dim")
+
+
+def _prompt_text(prompt: str | None, file: Path | None) -> str:
+    if prompt is not None and file is not None:
+        raise InvalidRequest("give the prompt by --prompt or by --file, not both")
+    if prompt is not None:
+        return prompt
+    if file is not None:
+        try:
+            return file.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidRequest(f"cannot read {file}: {error}") from None
+    if sys.stdin.isatty():
+        raise InvalidRequest("no prompt; give one by -p, -f or standard input")
+    return sys.stdin.read()
+
+
+def _stream(engine: Engine, asked: Any, params: Any, timeout: float | None, show_accepted: bool) -> list[Completion]:
+    """Print an answer as it comes; several are collected and printed one after the other."""
+    from rich.text import Text
+
+    from outrider import console
+    from outrider.engine import Completion
+
+    handle = engine.stream(asked, params, timeout=timeout)
+    answers = [Completion(index) for index in range(params.n)]
+    for chunk in handle:
+        answers[chunk.index].add(chunk)
+        if params.n > 1:
+            continue
+        inside = "".join(token.text for token in chunk.tokens)
+        head, found, tail = chunk.text.partition(inside)
+        if not show_accepted or not found:
+            console.out.print(Text(chunk.text), end="")
+        else:
+            for token in chunk.tokens:
+                head_text = Text(token.text, style="bold green" if token.accepted else "")
+                console.out.print(Text(head) + head_text, end="")
+                head = ""
+            console.out.print(Text(tail), end="")
+    if params.n == 1:
+        console.out.print()
+    else:
+        for answer in answers:
+            console.out.print(Text(f"--- {answer.index}", style="dim"))
+            console.out.print(Text(answer.text))
+    for answer in answers:
+        if answer.error is not None:
+            raise OutriderError(answer.error)
+    return answers
+
+
+def _as_json(generation: Generation) -> dict[str, Any]:
+    completions = [_completion_json(answer) for answer in generation.completions]
+    extra = {"seed": generation.seed, "prompt_tokens": len(generation.prompt_ids)}
+    return {**completions[0], **extra} if len(completions) == 1 else {"completions": completions, **extra}
+
+
+def _completion_json(answer: Completion) -> dict[str, Any]:
+    usage, timings = answer.usage, answer.timings
+    result: dict[str, Any] = {
+        "text": answer.text,
+        "token_ids": answer.token_ids,
+        "finish_reason": answer.finish_reason,
+        "usage": {
+            "prompt_tokens": usage.prompt_tokens,
+            "cached_tokens": usage.cached_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "accepted": usage.accepted,
+            "rejected": usage.rejected,
+        },
+        "acceptance": {
+            "rate": usage.acceptance_rate,
+            "length": usage.acceptance_length,
+            "passes": usage.passes,
+        },
+        "timings": {
+            "ttft_s": timings.ttft,
+            "decode_s": timings.decode,
+            "tok_s": (usage.completion_tokens - 1) / timings.decode if timings.decode else None,
+        },
+    }
+    if answer.error is not None:
+        result["error"] = answer.error
+    if any(token.logprobs for token in answer.tokens):
+        result["logprobs"] = [
+            {"id": t.id, "logprob": t.logprobs.logprob, "top": [list(pair) for pair in t.logprobs.top]}
+            for t in answer.tokens
+            if t.logprobs is not None
+        ]
+    if answer.prompt_logprobs is not None:
+        result["prompt_logprobs"] = [
+            None if entry is None else {"logprob": entry.logprob, "top": [list(pair) for pair in entry.top]}
+            for entry in answer.prompt_logprobs
+        ]
+    return result
+
+
+@app.command()
+def bench(
+    prompts: Annotated[Path, typer.Option(help="JSON lines: Spec-Bench's format, or {'prompt': ...}.")],
+    model: Model = DEFAULT_MODEL,
+    modes: Annotated[str, typer.Option(help="Modes by comma; the first is the baseline.")] = "off,fixed:4",
+    per_category: Annotated[int | None, typer.Option(help="Prompts of each category.", min=1)] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=2)] = 64,
+    repeat: Annotated[int, typer.Option(help="Times that everything is done.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of every request.", min=0)] = 0,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+    kv_memory: KVMemory = None,
+    kv_precision: KVPrecision = "f16",
+    threads: Threads = None,
+) -> None:
+    """Measure modes side by side: prompt by prompt in every mode, one engine, one run.
+
+    Example: outrider bench --prompts spec_bench.jsonl --per-category 1 --modes off,fixed:4 --json out.json
+    """
+    from outrider import console
+    from outrider.evaluate import bench as benchmark
+    from outrider.evaluate.prompts import read_prompts
+    from outrider.params import SamplingParams
+
+    chosen = [mode.strip() for mode in modes.split(",") if mode.strip()]
+    asked = read_prompts(prompts, per_category)
+    params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature)
+    # a prefix found in the cache would give the later modes a shorter time to first token
+    with _engine(model, kv_memory, kv_precision, threads, prefix_caching=False) as engine:
+        with console.progress() as shown:
+            samples = benchmark.measure(
+                engine,
+                asked,
+                chosen,
+                params,
+                repeat,
+                watch=lambda done, total, sample: shown(f"{sample.prompt.category}, {sample.mode}", done, total),
+            )
+        report = benchmark.report(engine, samples, chosen, params, repeat)
+    console.out.print(console.bench_table(report))
+    if json_file is not None:
+        try:
+            json_file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            raise InvalidRequest(f"cannot write {json_file}: {error}") from None
+
+
+@app.command()
+def demo(
+    model: Model = DEFAULT_MODEL,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=16)] = 128,
+) -> None:
+    """Three prompts with and without speculation, side by side and live, then a table."""
+    from outrider import console
+    from outrider.demo import run_demo
+
+    with _engine(model, None, "f16", None, prefix_caching=False) as engine:
+        run_demo(engine, console.out, max_tokens)
+
+
+def main() -> None:
+    """Run the command line; an error for people is one line and exit status 2."""
+    try:
+        app(prog_name="outrider")
+    except OutriderError as error:
+        print(f"outrider: {error}", file=sys.stderr)  # noqa: T201 (the one line)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measuring: prompts in, side-by-side numbers out."""
