@@ -29,7 +29,7 @@ class EngineConfig(BaseModel):
     """Most requests that wait; one more is refused."""
     chunk_tokens: Annotated[int, Field(ge=1)] = 256
     """Most prompt tokens in a pass when nobody is decoding."""
-    stretch: Annotated[float, Field(ge=1.0)] = 2.0
+    stretch: Annotated[float, Field(ge=1.0)] = 2.5
     """How many times longer a pass may take for those who decode because others' prompts are in it."""
     prefix_caching: bool = True
     """Keep the keys and values of finished prefixes for requests that start the same."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 _SMOOTHING = 0.2
-_FIRST_CHUNK = 8
+# A pass with a prompt chunk has a cost of its own that grows with the context behind the chunk; smaller chunks than
+# this would pay it without getting on.
+_LEAST_CHUNK = 8
 
 
 class ChunkPacer:
@@ -25,9 +27,9 @@ class ChunkPacer:
         if decoding == 0:
             return self._chunk
         if self._decode is None or self._token is None:
-            return min(_FIRST_CHUNK, self._chunk)
+            return min(_LEAST_CHUNK, self._chunk)
         allowed = int((self._stretch - 1.0) * self._decode / self._token)
-        return max(1, min(allowed, self._chunk))
+        return min(max(allowed, _LEAST_CHUNK), self._chunk)
 
     def observe(self, decoding: int, prompt_tokens: int, seconds: float) -> None:
         """Learn from a finished pass."""
