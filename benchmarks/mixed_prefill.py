@@ -6,6 +6,7 @@ python benchmarks/mixed_prefill.py --prompts spec_bench.jsonl --json benchmarks/
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import threading
@@ -25,8 +26,7 @@ def run(engine: Engine, short: list[int], long: list[int], speculation: str) -> 
 
     def read_long() -> None:
         begun.wait()
-        for _ in engine.stream(long, max_tokens=2, speculation=speculation):
-            ended.append(time.perf_counter())
+        ended.extend(time.perf_counter() for _ in engine.stream(long, max_tokens=2, speculation=speculation))
 
     reader = threading.Thread(target=read_long)
     reader.start()
@@ -41,8 +41,8 @@ def run(engine: Engine, short: list[int], long: list[int], speculation: str) -> 
             break
     handle.cancel()
     reader.join()
-    gaps = [b - a for a, b in zip(moments, moments[1:], strict=False) if a >= submitted and b <= ended[0]]
-    alone = [b - a for a, b in zip(moments, moments[1:], strict=False) if b < submitted or a > ended[0]]
+    gaps = [b - a for a, b in itertools.pairwise(moments) if a >= submitted and b <= ended[0]]
+    alone = [b - a for a, b in itertools.pairwise(moments) if b < submitted or a > ended[0]]
     return {
         "long_ttft_s": round(ended[0] - submitted, 3),
         "gaps": len(gaps),

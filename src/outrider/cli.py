@@ -373,6 +373,9 @@ def bench(
             )
         report = benchmark.report(engine, samples, chosen, params, repeat)
     console.out.print(console.bench_table(report))
+    for mode, different in report.different.items():
+        for prompt_id, verdict in different.items():
+            console.out.print(f"{mode}: prompt {prompt_id} differs from {chosen[0]}: {verdict}")
     if json_file is not None:
         try:
             json_file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -19,10 +19,10 @@ err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 @contextmanager
 def progress() -> Iterator[ProgressCallback]:
-    """A bar for each stage on standard error, gone when all is done."""
+    """A bar for each stage on standard error, gone when all is done; nothing where nobody watches."""
     bars = Progress(
         TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn(),
-        console=err, transient=True,
+        console=err, transient=True, disable=not err.is_terminal,
     )  # fmt: skip
     tasks: dict[str, TaskID] = {}
 

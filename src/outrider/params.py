@@ -20,10 +20,11 @@ def explain(error: ValidationError, known: list[str]) -> str:
         name = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             lines.append(f"unknown parameter {name!r}.{near_misses(name, known)}")
-        elif not name:
-            lines.append(problem["msg"].removeprefix("Value error, "))
+            continue
+        message = problem["msg"].removeprefix("Value error, ")
+        if not name or message.startswith(f"{name}="):
+            lines.append(message)
         else:
-            message = problem["msg"].removeprefix("Value error, ")
             lines.append(f"{name}={problem['input']!r}: {message[0].lower()}{message[1:]}")
     return "; ".join(lines)
 

@@ -72,7 +72,7 @@ def test_the_one_that_came_last_is_preempted_and_comes_back_first() -> None:
     while run.core.scheduler.preemptions == 0:
         run.step()
     run.add([1] * 6, "later", max_tokens=2)
-    assert [s.group.request.id for s in run.core.scheduler.waiting][0] == "c"
+    assert next(s.group.request.id for s in run.core.scheduler.waiting) == "c"
     run.run()
     assert [len(run.answers[name][0].tokens) for name in "abc"] == [12, 12, 12]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +15,7 @@ CODEC = ByteCodec()
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:
     edges = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [data[a:b] for a, b in itertools.pairwise(edges)]
 
 
 @given(st.binary(max_size=40) | st.text(max_size=20).map(str.encode), st.lists(st.integers(0, 100), max_size=20))

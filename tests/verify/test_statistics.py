@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from itertools import pairwise, product
 
 import numpy as np
@@ -32,6 +33,7 @@ TARGET = Markov(1)
 # A draft that is neither useless nor right: half the target, half something else.
 DRAFT = Markov(2)
 DRAFT.probs = 0.5 * DRAFT.probs + 0.5 * TARGET.probs
+CUMULATIVE = [[*row[:-1], 1.0] for row in DRAFT.probs.cumsum(axis=1).tolist()]
 
 
 def propose(kind: str, last: int, rng: np.random.Generator) -> Draft:
@@ -39,7 +41,7 @@ def propose(kind: str, last: int, rng: np.random.Generator) -> Draft:
     rows: list[NDArray[np.float64]] = []
     for _ in range(WINDOW):
         q = DRAFT.probs[last]
-        last = int(q.argmax()) if kind == "point" else int(rng.choice(V, p=q))
+        last = int(q.argmax()) if kind == "point" else bisect(CUMULATIVE[last], rng.random())
         tokens.append(last)
         rows.append(q)
     probs = None if kind == "point" else np.array(rows, np.float32)

@@ -12,6 +12,7 @@ from outrider.api import Engine, chat
 from outrider.errors import InvalidRequest
 from outrider.evaluate.machine import commit, machine, versions
 from outrider.evaluate.prompts import BenchPrompt
+from outrider.evaluate.ties import find_difference
 from outrider.params import SamplingParams, Speculation
 
 
@@ -51,8 +52,8 @@ class BenchReport(BaseModel):
     commit: str | None
     overall: dict[str, ModeResult]
     categories: dict[str, dict[str, ModeResult]]
-    different: dict[str, list[str]]
-    """For each mode the ids of the prompts whose text was not the first mode's."""
+    different: dict[str, dict[str, str]]
+    """For each mode the prompts whose text was not the first mode's, and whether rounding explains it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,6 @@ def report(
 ) -> BenchReport:
     """Put the samples together, overall and by category."""
     categories = list(dict.fromkeys(s.prompt.category for s in samples))
-    first_texts = {s.prompt.id: s.tokens for s in samples if s.mode == modes[0] and s.repeat == 0}
     return BenchReport(
         model=engine.manifest.name,
         modes=list(modes),
@@ -181,8 +181,20 @@ def report(
         commit=commit(),
         overall=summarise(samples, modes),
         categories={name: summarise([s for s in samples if s.prompt.category == name], modes) for name in categories},
-        different={
-            mode: sorted({s.prompt.id for s in samples if s.mode == mode and s.tokens != first_texts[s.prompt.id]})
-            for mode in modes
-        },
+        different={mode: _differences(engine, samples, mode, modes[0], params) for mode in modes},
     )
+
+
+def _differences(
+    engine: Engine, samples: Sequence[Sample], mode: str, first_mode: str, params: SamplingParams
+) -> dict[str, str]:
+    """Judge each prompt whose text in this mode is not the first mode's."""
+    first_texts = {s.prompt.id: s.tokens for s in samples if s.mode == first_mode and s.repeat == 0}
+    found = {}
+    for sample in samples:
+        if sample.mode == mode and sample.prompt.id not in found:
+            prompt = engine.encode(chat(sample.prompt.text))
+            difference = find_difference(engine, prompt, first_texts[sample.prompt.id], sample.tokens, params)
+            if difference is not None:
+                found[sample.prompt.id] = str(difference)
+    return found

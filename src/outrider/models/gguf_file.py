@@ -128,7 +128,7 @@ def convert(path: Path, progress: Progress) -> None:
     progress("convert to OpenVINO IR", 0, 0)
     try:
         openvino_genai.LLMPipeline(str(path), "CPU", enable_save_ov_model=True)
-    except RuntimeError as error:
+    except (RuntimeError, IndexError, ValueError) as error:  # whatever its reader stumbles over first
         reason = str(error).strip().splitlines()[-1]
         raise ModelError(f"OpenVINO GenAI cannot convert {path}: {reason}") from None
     progress("convert to OpenVINO IR", 1, 1)

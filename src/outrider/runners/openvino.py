@@ -108,7 +108,8 @@ class OpenVINORunner:
             raise ModelError(
                 f"{path} needs inputs that this runner does not give: {', '.join(sorted(unknown)) or 'no KV cache'}"
             )
-        block_size = int(caches[0].partial_shape[2].get_length())
+        # a quantised key block has rows more than tokens, for its scales; a value block has them beside each token
+        block_size = min(int(port.partial_shape[2].get_length()) for port in caches)
         block_bytes = sum(self._bytes_per_block(port) for port in caches)
         budget = default_kv_bytes() if kv_bytes is None else kv_bytes
         num_blocks = budget // block_bytes
