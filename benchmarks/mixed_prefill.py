@@ -63,8 +63,11 @@ def main() -> None:
 
     texts = [prompt.text for prompt in read_prompts(args.prompts)]
     with Engine(args.model, prefix_caching=False) as engine:
-        long = engine.encode("\n\n".join(sorted(texts, key=len, reverse=True)[:12]))[:4000]
-        short = engine.encode("Once upon a time, in a small village by the sea, there lived an old fisherman")[:30]
+        long = engine.encode(" ".join(texts * 2))[:4000]
+        short = engine.encode(
+            "Once upon a time, in a small village by the sea, there lived an old fisherman who had three sons and a "
+            "boat with a red sail. One morning"
+        )[:30]
         engine.generate(short, max_tokens=32)
         runs = {mode: [run(engine, short, long, mode) for _ in range(args.repeat)] for mode in ("off", "fixed:4")}
     result = {

@@ -68,8 +68,8 @@ def _json(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def export(source: Path, target: Path, progress: Progress) -> None:
-    """Export a directory with safetensors to OpenVINO IR with its tokenizer, weights as F16.
+def export(source: Path, target: Path, progress: Progress, *, name: str, origin: str) -> Manifest:
+    """Export a directory with safetensors to OpenVINO IR with its tokenizer, weights as F16; describe the result.
 
     Raises:
         ModelError: the `[hf]` extra is missing, or the exporter does not know the architecture.
@@ -93,3 +93,4 @@ def export(source: Path, target: Path, progress: Progress) -> None:
         reason = str(error).strip().splitlines()[0]
         raise ModelError(f"the exporter cannot convert {source}: {reason}") from None
     progress("export to OpenVINO IR", 1, 1)
+    return describe(target, name, origin).model_copy(update={"weights": "F16"})

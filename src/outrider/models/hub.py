@@ -70,11 +70,13 @@ def fetch(name: str, target: Path, progress: Progress) -> Manifest:
             raise
         raise _unreachable(name, error) from None
     progress("download", 1, 1)
-    if download != target:
-        directories.export(download, target, progress)
-        shutil.rmtree(download)
-    shutil.rmtree(target / ".cache", ignore_errors=True)
-    return directories.describe(target, name, f"huggingface.co/{repository}" + (f"@{revision}" if revision else ""))
+    origin = f"huggingface.co/{repository}" + (f"@{revision}" if revision else "")
+    if download == target:
+        shutil.rmtree(target / ".cache", ignore_errors=True)
+        return directories.describe(target, name, origin)
+    manifest = directories.export(download, target, progress, name=name, origin=origin)
+    shutil.rmtree(download)
+    return manifest
 
 
 def _unreachable(name: str, error: Exception) -> ModelError:

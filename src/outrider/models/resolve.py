@@ -133,7 +133,6 @@ class Resolver:
         slug = f"{path.resolve().name}-{sha256_of(weights[0])[:12]}"
 
         def build(target: Path) -> Manifest:
-            directories.export(path, target, self._progress)
-            return directories.describe(target, slug, str(path.resolve()))
+            return directories.export(path, target, self._progress, name=slug, origin=str(path.resolve()))
 
         return self.store.find(slug) or self.store.install(slug, build)

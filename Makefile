@@ -1,0 +1,70 @@
+# Two commands on a fresh machine: `make demo` and `make test`. Both set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PROMPTS ?= tests/data/spec_bench_26.jsonl
+
+.PHONY: help setup demo test test-all check format bench docs clean
+
+help:
+	@echo "make demo      set up, pull the model, show it with and without speculation"
+	@echo "make test      set up, run the tests (under 20 minutes on 2 cores)"
+	@echo "make test-all  the tests and the slow ones"
+	@echo "make check     format, lint, types, import order"
+	@echo "make bench     measure, write benchmarks/results/"
+	@echo "make docs      build the documentation into site/"
+
+$(VENV)/.run: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -e .
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	touch $@
+
+$(VENV)/.docs: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	touch $@
+
+setup: $(VENV)/.dev
+
+demo: $(VENV)/.run
+	$(BIN)/outrider pull smollm2-135m
+	$(BIN)/outrider demo
+
+test: $(VENV)/.dev
+	$(BIN)/outrider pull smollm2-135m
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(VENV)/.dev
+	$(BIN)/outrider pull smollm2-135m
+	$(BIN)/outrider pull smollm2-135m-q4
+	$(BIN)/pytest
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# OpenBLAS is not on the hot path; a variable that slows numpy down must not be in the numbers all the same.
+bench: $(VENV)/.run
+	mkdir -p benchmarks/results
+	env -u OPENBLAS_CORETYPE $(BIN)/outrider bench --prompts $(PROMPTS) --per-category 1 --max-tokens 64 --repeat 5 \
+		--modes off,fixed:2,fixed:4,fixed:8 --json benchmarks/results/spec_bench.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/genai_baseline.py --prompts $(PROMPTS) --json benchmarks/results/genai_baseline.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/mixed_prefill.py --prompts $(PROMPTS) --json benchmarks/results/mixed_prefill.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/verify_cost.py --json benchmarks/results/verify_cost.json
+
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict
+
+clean:
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
