@@ -312,6 +312,7 @@ def _completion_json(answer: Completion) -> dict[str, Any]:
             "passes": usage.passes,
         },
         "timings": {
+            "queued_s": timings.queued,
             "ttft_s": timings.ttft,
             "decode_s": timings.decode,
             "tok_s": (usage.completion_tokens - 1) / timings.decode if timings.decode else None,

@@ -6,7 +6,6 @@ import statistics
 import time
 from dataclasses import dataclass
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -73,11 +72,14 @@ def run_demo(engine: Engine, console: Console, max_tokens: int) -> None:
 
 def _side_by_side(engine: Engine, console: Console, prompt: str, max_tokens: int) -> dict[str, Completion]:
     sides = [Side(mode, Completion(0)) for mode in MODES]
-    width = max(36, min(80, console.width // 2))
+    width = max(36, min(80, (console.width - 1) // len(sides)))
 
     def view() -> RenderableType:
-        panels: list[RenderableType] = [side.panel(width) for side in sides]
-        return Columns(panels) if console.width >= 2 * width else Group(*panels)
+        if console.width < len(sides) * width:
+            return Group(*(side.panel(width) for side in sides))
+        beside = Table.grid()
+        beside.add_row(*(side.panel(width) for side in sides))
+        return beside
 
     with Live(view(), console=console, refresh_per_second=8, vertical_overflow="visible") as live:
         for side in sides:

@@ -156,7 +156,7 @@ def test_timings_follow_the_clock() -> None:
     clock.advance(2.0)
     run.step()
     timings = run.answers["r"][0].timings
-    assert (timings.ttft, timings.decode) == (1.0, 2.0)
+    assert (timings.queued, timings.ttft, timings.decode) == (1.0, 1.0, 2.0)
 
 
 @pytest.mark.parametrize("chunk", [3, 256])
@@ -201,6 +201,9 @@ def test_a_repeated_prompt_is_found_in_the_cache() -> None:
     second = run.answer([9] * 20, max_tokens=4)
     assert (first.usage.cached_tokens, second.usage.cached_tokens) == (0, 16)
     assert first.token_ids == second.token_ids
+    run.add([9] * 20, "several", n=2, temperature=1.0, max_tokens=1)
+    run.run()
+    assert [answer.usage.cached_tokens for answer in run.answers["several"]] == [16, 16]
 
 
 def test_logits_that_are_not_numbers_end_that_request_only() -> None:

@@ -160,6 +160,9 @@ class EngineCore:
         works = self.scheduler.schedule(self._pacer.limit(decoding))
         if not works:
             return False
+        for work in works:
+            if work.sequence.timings.admitted is None:
+                work.sequence.timings.admitted = started
         self._draft(works)
         segments = [work.segment() for work in works]
         infer_before = self.runner.infer_seconds
@@ -255,7 +258,7 @@ class EngineCore:
             child = self._sequence(group, index)
             assert sequence.table is not None
             child.table = self.pool.fork(sequence.table)
-            child.usage.cached_tokens = child.table.committed
+            child.usage.cached_tokens = sequence.usage.cached_tokens
             child.timings.admitted = sequence.timings.admitted
             self.scheduler.join(child)
         total = Verdict()

@@ -59,6 +59,11 @@ class Timings:
     last_token: float | None = None
 
     @property
+    def queued(self) -> float | None:
+        """Seconds from arrival to the first pass that it was in."""
+        return None if self.admitted is None else self.admitted - self.arrived
+
+    @property
     def ttft(self) -> float | None:
         """Seconds from arrival to the first token."""
         return None if self.first_token is None else self.first_token - self.arrived
