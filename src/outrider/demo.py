@@ -88,6 +88,8 @@ def _side_by_side(engine: Engine, console: Console, prompt: str, max_tokens: int
                 side.answer.add(chunk)
                 side.seconds = time.monotonic() - side.started
                 live.update(view())
+    if not console.is_terminal:  # there the last view is printed without a line's end
+        console.print()
     return {side.mode: side.answer for side in sides}
 
 
