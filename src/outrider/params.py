@@ -29,7 +29,23 @@ def explain(error: ValidationError, known: list[str]) -> str:
     return "; ".join(lines)
 
 
-class SamplingParams(BaseModel):
+class Checked(BaseModel):
+    """A frozen record whose constructor refuses unknown names and wrong values in words for people.
+
+    Raises:
+        InvalidRequest: names each field, its value and what would be right.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise InvalidRequest(explain(error, list(type(self).model_fields))) from None
+
+
+class SamplingParams(Checked):
     """How the next token is chosen. Every field acts the same with and without speculation.
 
     The order is fixed: repetition penalty, presence and frequency penalty, `logit_bias`, `min_tokens`, then
@@ -39,8 +55,6 @@ class SamplingParams(BaseModel):
     Raises:
         InvalidRequest: a value out of range, an unknown name, or a combination that contradicts itself.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     temperature: Annotated[float, Field(ge=0.0, le=100.0)] = 0.0
     """0 takes the most likely token; above 0 the logits are divided by it before drawing."""
@@ -78,12 +92,6 @@ class SamplingParams(BaseModel):
     """Start the text with the prompt; with `logprobs` the prompt's tokens have theirs too."""
     skip_special_tokens: bool = True
     """Leave the model's control tokens out of the text."""
-
-    def __init__(self, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise InvalidRequest(explain(error, list(type(self).model_fields))) from None
 
     @field_validator("stop", mode="before")
     @classmethod

@@ -87,7 +87,7 @@ def test_a_gguf_that_cannot_be_converted_leaves_nothing(resolver: Resolver, tmp_
 
 
 def test_a_header_says_what_the_engine_needs(tmp_path: Path) -> None:
-    info = gguf_file.inspect(write_gguf(tmp_path / "m.gguf"))
+    info = gguf_file.inspect(write_gguf(tmp_path / "m.gguf"), "m", "test")
     assert (info.weights, info.context_length, info.eos_ids, info.special_ids) == ("Q8_0", 64, (2,), (0, 2))
     assert info.parameters == 4 * 32 + 32
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from outrider.errors import InvalidRequest
-from outrider.params import Speculation, Verification, explain
+from outrider.params import Checked, Speculation, Verification
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Checked):
     """How an engine runs requests.
 
     Raises:
         InvalidRequest: a value out of range or an unknown name.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     speculation: str = "auto"
     """Mode of requests that do not choose: `off`, `auto` or `fixed:K`."""
@@ -33,12 +30,6 @@ class EngineConfig(BaseModel):
     """How many times longer a pass may take for those who decode because others' prompts are in it."""
     prefix_caching: bool = True
     """Keep the keys and values of finished prefixes for requests that start the same."""
-
-    def __init__(self, **fields: Any) -> None:
-        try:
-            super().__init__(**fields)
-        except ValidationError as error:
-            raise InvalidRequest(explain(error, list(type(self).model_fields))) from None
 
     @field_validator("speculation")
     @classmethod

