@@ -40,14 +40,14 @@ def test_one_stop_string_is_a_list_of_one() -> None:
     assert SamplingParams(stop=None).stop == ()
 
 
-@pytest.mark.parametrize("text", ["off", "auto", "fixed:1", "fixed:64"])
+@pytest.mark.parametrize("text", ["off", "auto", "threshold", "fixed:1", "fixed:64"])
 def test_speculation_modes_read_and_write(text: str) -> None:
     assert str(Speculation.parse(text)) == text
 
 
 @pytest.mark.parametrize("text", ["on", "fixed", "fixed:0", "fixed:65", "fixed:-1", "fixed:x", ""])
 def test_other_modes_are_refused(text: str) -> None:
-    with pytest.raises(InvalidRequest, match="use off, auto or fixed:K"):
+    with pytest.raises(InvalidRequest, match="use off, auto, threshold or fixed:K"):
         Speculation.parse(text)
 
 

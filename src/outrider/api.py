@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Self
 
+from outrider.control import AutoController, calibrate
 from outrider.engine import (
     AsyncHandle,
     Chunk,
@@ -85,6 +86,7 @@ class Engine:
             self.tokenizer,
             eos_ids=files.manifest.eos_ids,
             proposer=proposer or PromptLookup(),
+            controller=AutoController(calibrate(runner)),
             config=config,
         )
         self._thread = EngineThread(core)

@@ -162,7 +162,9 @@ def generate(
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    speculation: Annotated[str, typer.Option(help="off, auto, or fixed:K for a window of K tokens.")] = "auto",
+    speculation: Annotated[
+        str, typer.Option(help="off, auto, threshold, or fixed:K for a window of K tokens.")
+    ] = "auto",
     verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,

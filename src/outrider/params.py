@@ -140,29 +140,35 @@ class SamplingParams(Checked):
         )
 
 
+_PLAIN_MODES: tuple[Literal["off", "auto", "threshold"], ...] = ("off", "auto", "threshold")
+
+
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """How far a request may speculate: `off`, `auto`, or `fixed:K` with a window of K tokens."""
+    """How far a request may speculate.
 
-    mode: Literal["off", "auto", "fixed"]
+    `off`; `auto`, where measured break-even decides; `threshold`, the field's rule of thumb (running acceptance below
+    0.5 shrinks the window, below 0.3 disables it for a while); or `fixed:K`, a window of K tokens.
+    """
+
+    mode: Literal["off", "auto", "threshold", "fixed"]
     window: int = 0
 
     @classmethod
     def parse(cls, text: str) -> Speculation:
-        """Read `off`, `auto` or `fixed:K`.
+        """Read `off`, `auto`, `threshold` or `fixed:K`.
 
         Raises:
             InvalidRequest: anything else, or K outside 1 to 64.
         """
-        if text == "off":
-            return cls("off")
-        if text == "auto":
-            return cls("auto")
+        for plain in _PLAIN_MODES:
+            if text == plain:
+                return cls(plain)
         head, _, tail = text.partition(":")
         if head == "fixed" and tail.isdecimal() and 1 <= int(tail) <= MAX_WINDOW:
             return cls("fixed", int(tail))
         raise InvalidRequest(
-            f"speculation={text!r} is not a mode; use off, auto or fixed:K with K from 1 to {MAX_WINDOW}"
+            f"speculation={text!r} is not a mode; use off, auto, threshold or fixed:K with K from 1 to {MAX_WINDOW}"
         )
 
     def __str__(self) -> str:

@@ -1,6 +1,7 @@
-"""Control: how far each request speculates."""
+"""Control: measured cost, estimated acceptance, and the windows that they imply."""
 
-from outrider.control.base import Candidate, Controller
-from outrider.control.fixed import FixedWindow
+from outrider.control.auto import AutoController, ControlCounts
+from outrider.control.base import Candidate, Controller, Load
+from outrider.control.cost import CostModel, calibrate
 
-__all__ = ["Candidate", "Controller", "FixedWindow"]
+__all__ = ["AutoController", "Candidate", "ControlCounts", "Controller", "CostModel", "Load", "calibrate"]

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from outrider.control import Candidate, Controller, FixedWindow
+from outrider.control import AutoController, Candidate, Controller, Load
 from outrider.engine.config import EngineConfig
 from outrider.engine.drafting import Drafter
 from outrider.engine.kv import BlockPool
@@ -19,7 +19,7 @@ from outrider.engine.text import TextCodec
 from outrider.errors import InvalidRequest
 from outrider.params import Speculation
 from outrider.proposers import NO_DRAFT, Draft, Proposer
-from outrider.runners import Logits, Runner, Segment
+from outrider.runners import Logits, Runner
 from outrider.verify import Sampler, Verdict, token_logprobs, verify
 
 log = logging.getLogger("outrider")
@@ -61,7 +61,7 @@ class EngineCore:
         self.scheduler = Scheduler(self.pool, self.config.max_running)
         self.stats = EngineStats()
         self.drafter = Drafter(proposer, info.vocabulary) if proposer is not None else None
-        self._controller = controller or FixedWindow()
+        self._controller = controller or AutoController()
         self._eos_ids = eos_ids
         self._default_mode = Speculation.parse(self.config.speculation)
         self._pacer = ChunkPacer(self.config.chunk_tokens, self.config.stretch)
@@ -165,6 +165,7 @@ class EngineCore:
                 work.sequence.timings.admitted = started
         self._draft(works)
         segments = [work.segment() for work in works]
+        load = _load(works)
         infer_before = self.runner.infer_seconds
         logits = self.runner.forward(segments)
         infer_seconds = self.runner.infer_seconds - infer_before
@@ -174,13 +175,13 @@ class EngineCore:
             row += segment.rows
             accepted += verdict.accepted
             emitted += len(verdict.tokens)
-        self._record(works, segments, started, infer_seconds, accepted, emitted)
+        self._record(works, load, started, infer_seconds, accepted, emitted)
         return True
 
     def _record(
         self,
         works: list[Work],
-        segments: list[Segment],
+        load: Load,
         started: float,
         infer_seconds: float,
         accepted: int,
@@ -190,6 +191,8 @@ class EngineCore:
         decoding = sum(work.decoding for work in works)
         prompt_tokens = sum(work.count for work in works if not work.decoding)
         self._pacer.observe(decoding, prompt_tokens, seconds)
+        if infer_seconds > 0.0:
+            self._controller.observe_pass(load, infer_seconds)
         self.stats.add(
             StepRecord(
                 started=started,
@@ -200,7 +203,7 @@ class EngineCore:
                 drafted=sum(len(work.draft.tokens) for work in works),
                 accepted=accepted,
                 emitted=emitted,
-                width=sum(len(segment.tokens) for segment in segments),
+                width=load.width,
             )
         )
 
@@ -214,22 +217,26 @@ class EngineCore:
         if self.drafter is None:
             return
         ready = [work for work in works if work.decoding]
-        candidates = []
-        for work in ready:
-            sequence = work.sequence
-            mode = sequence.group.request.speculation or self._default_mode
-            # of the room left, one token is the target's own
-            limit = sequence.room(self.context_length) - 1
-            candidates.append(Candidate(sequence.key, mode, max(0, limit)))
-        windows = self._controller.windows(candidates) if candidates else []
-        self.drafter.draft(ready, windows)
-        for work in ready:
+        if not ready:
+            return
+        candidates = [self._candidate(work.sequence) for work in ready]
+        self.drafter.draft(ready, self._controller.budgets(candidates))
+        windows = self._controller.windows(candidates, [work.proposed for work in ready], _load(works))
+        for work, window in zip(ready, windows, strict=True):
             table = work.sequence.table
             assert table is not None
-            length = len(work.sequence.tokens) + len(work.draft.tokens)
-            if work.draft.tokens and not self.pool.reserve(table, length):
+            if window and not self.pool.reserve(table, len(work.sequence.tokens) + window):
                 # speculation never takes a block from a request that runs
-                work.draft = work.draft.cut(self.pool.capacity(table) - len(work.sequence.tokens))
+                window = min(window, self.pool.capacity(table) - len(work.sequence.tokens))
+            work.draft = work.proposed.cut(window)
+
+    def _candidate(self, sequence: Sequence) -> Candidate:
+        return Candidate(
+            request=sequence.key,
+            mode=sequence.group.request.speculation or self._default_mode,
+            limit=max(0, sequence.room(self.context_length) - 1),  # of the room left, one token is the target's own
+            context=len(sequence.tokens),
+        )
 
     def _advance(self, work: Work, logits: Logits) -> Verdict:
         """Take the logits of one work: score its prompt, verify its draft, emit what was chosen."""
@@ -246,7 +253,10 @@ class EngineCore:
         if sequence.emitted == 0:
             self.pool.commit(table, sequence.tokens, processed)
             return self._first_tokens(sequence, logits)
-        return self._choose(sequence, logits, work.draft, processed)
+        verdict = self._choose(sequence, logits, work.draft, processed)
+        if work.proposed.tokens and sequence.finish_reason is None:
+            self._controller.observe(sequence.key, work.proposed, len(work.draft.tokens), verdict.tokens)
+        return verdict
 
     def _first_tokens(self, sequence: Sequence, logits: Logits) -> Verdict:
         """The prompt is through the model: split into n sequences, each of which chooses its first token."""
@@ -274,8 +284,6 @@ class EngineCore:
         except FloatingPointError as error:
             self._finish(sequence, "error", str(error))
             return Verdict()
-        if self.drafter is not None and draft.tokens:
-            self._controller.observe(sequence.key, len(draft.tokens), verdict.accepted)
         self._emit(sequence, verdict, len(draft.tokens), processed)
         return verdict
 
@@ -366,3 +374,13 @@ class EngineCore:
         group = sequence.group
         if len(group.sequences) == group.request.params.n and all(s.finish_reason for s in group.sequences):
             del self._groups[group.request.id]
+
+
+def _load(works: list[Work]) -> Load:
+    """What the works put into the pass, with the drafts that they have so far."""
+    width = attention = 0
+    for work in works:
+        tokens = work.count + len(work.draft.tokens)
+        width += tokens
+        attention += tokens * (work.sequence.committed + tokens // 2)
+    return Load(width, attention)

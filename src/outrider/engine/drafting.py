@@ -24,25 +24,25 @@ class Drafter:
         self._vocabulary = vocabulary
         self.faults = 0
 
-    def draft(self, works: Sequence[Work], windows: Sequence[int]) -> None:
-        """Give each work a draft of at most its window. Works with window 0 are not shown to the proposer."""
-        asked = [(work, window) for work, window in zip(works, windows, strict=True) if window > 0]
+    def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> None:
+        """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer."""
+        asked = [(work, budget) for work, budget in zip(works, budgets, strict=True) if budget > 0]
         if not asked:
             return
         try:
             contexts = [work.sequence.context for work, _ in asked]
-            drafts = self._proposer.propose(contexts, [window for _, window in asked])
+            drafts = self._proposer.propose(contexts, [budget for _, budget in asked])
             if len(drafts) != len(asked):
                 raise ValueError(f"{len(drafts)} drafts for {len(asked)} requests")
         except Exception as error:
             self._fault("propose", error)
             return
-        for (work, window), draft in zip(asked, drafts, strict=True):
-            work.draft = self._checked(draft, window)
+        for (work, budget), draft in zip(asked, drafts, strict=True):
+            work.proposed = self._checked(draft, budget)
 
-    def _checked(self, draft: Draft, window: int) -> Draft:
+    def _checked(self, draft: Draft, budget: int) -> Draft:
         try:
-            check_draft(draft, window, self._vocabulary)
+            check_draft(draft, budget, self._vocabulary)
         except Exception as error:
             self._fault("propose", error)
             return NO_DRAFT

@@ -20,7 +20,10 @@ class Work:
     count: int
     """Known tokens that go through the model, from `sequence.committed` on."""
     decoding: bool
+    proposed: Draft = NO_DRAFT
+    """What the proposer said; the controller may have cut it."""
     draft: Draft = NO_DRAFT
+    """What is verified in this pass."""
 
     @property
     def completes(self) -> bool:
