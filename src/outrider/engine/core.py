@@ -60,7 +60,7 @@ class EngineCore:
         )
         self.scheduler = Scheduler(self.pool, self.config.max_running)
         self.stats = EngineStats()
-        self.drafter = Drafter(proposer, info.vocabulary) if proposer is not None else None
+        self.drafter = Drafter(proposer, info.vocabulary, clock=clock) if proposer is not None else None
         self._controller = controller or AutoController()
         self._eos_ids = eos_ids
         self._default_mode = Speculation.parse(self.config.speculation)

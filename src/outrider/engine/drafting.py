@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from outrider.engine.scheduler import Work
 from outrider.proposers import NO_DRAFT, Draft, Proposer, check_draft
 
 log = logging.getLogger("outrider")
+
+
+FAULTS_IN_A_ROW = 3
+"""Faults after which a proposer is benched."""
+BENCHED_STEPS = 256
+"""Steps with drafting that it then sits out."""
 
 
 class Drafter:
@@ -17,18 +24,48 @@ class Drafter:
     Args:
         proposer: guesses the tokens.
         vocabulary: the target's; a draft token outside it is a fault.
+        patience: seconds that one call may take; longer is a fault, though its drafts are used.
+        clock: seconds, never going back.
     """
 
-    def __init__(self, proposer: Proposer, vocabulary: int) -> None:
+    def __init__(
+        self,
+        proposer: Proposer,
+        vocabulary: int,
+        *,
+        patience: float = 0.25,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._proposer = proposer
         self._vocabulary = vocabulary
+        self._patience = patience
+        self._clock = clock
+        self._in_a_row = 0
+        self._benched = 0
         self.faults = 0
+        """Everything that it ever did wrong."""
+        self.benchings = 0
+        """Times that it was benched."""
 
     def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> None:
         """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer."""
         asked = [(work, budget) for work, budget in zip(works, budgets, strict=True) if budget > 0]
         if not asked:
             return
+        if self._benched:
+            self._benched -= 1
+            return
+        faults = self.faults
+        self._propose(asked)
+        self._in_a_row = self._in_a_row + 1 if self.faults > faults else 0
+        if self._in_a_row == FAULTS_IN_A_ROW:
+            self._in_a_row = 0
+            self._benched = BENCHED_STEPS
+            self.benchings += 1
+            log.error("proposer %s: benched for %d steps", self._proposer.name, BENCHED_STEPS)
+
+    def _propose(self, asked: Sequence[tuple[Work, int]]) -> None:
+        started = self._clock()
         try:
             contexts = [work.sequence.context for work, _ in asked]
             drafts = self._proposer.propose(contexts, [budget for _, budget in asked])
@@ -39,6 +76,9 @@ class Drafter:
             return
         for (work, budget), draft in zip(asked, drafts, strict=True):
             work.proposed = self._checked(draft, budget)
+        taken = self._clock() - started
+        if taken > self._patience:
+            self._fault("propose", TimeoutError(f"took {taken:.3f} s, more than {self._patience} s"))
 
     def _checked(self, draft: Draft, budget: int) -> Draft:
         try:
@@ -64,4 +104,4 @@ class Drafter:
 
     def _fault(self, verb: str, error: Exception) -> None:
         self.faults += 1
-        log.warning("proposer %s: %s failed: %r; decoding without it", self._proposer.name, verb, error)
+        log.warning("proposer %s: %s failed: %r", self._proposer.name, verb, error)
