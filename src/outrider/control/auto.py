@@ -25,7 +25,6 @@ MARGIN = 0.02
 class _State:
     guard: Guard = field(default_factory=Guard)
     rule: ThresholdRule = field(default_factory=lambda: ThresholdRule.start(THRESHOLD_WINDOW))
-    awake: bool = True
 
 
 @dataclass(slots=True)
@@ -74,9 +73,10 @@ class AutoController:
         state = self._state(candidate.request)
         if self._by_rule(candidate):
             return state.rule.next_window()
-        state.awake = state.guard.awake()
-        self.counts.slept += not state.awake
-        return AUTO_BUDGET if state.awake else 0
+        if state.guard.awake():
+            return AUTO_BUDGET
+        self.counts.slept += 1
+        return 0
 
     def windows(self, candidates: Sequence[Candidate], drafts: Sequence[Draft], load: Load) -> list[int]:
         """See `Controller.windows`."""
@@ -85,7 +85,8 @@ class AutoController:
         if any(chosen[i] for i in by_cost):
             self._choose(candidates, drafts, load, chosen, by_cost)
         for i in by_cost:
-            self._tell_guard(self._state(candidates[i].request), chosen[i])
+            if drafts[i].tokens:  # a step without a draft costs nothing and says nothing
+                self._tell_guard(self._state(candidates[i].request), chosen[i])
         self.counts.speculated += sum(window > 0 for window in chosen)
         return chosen
 
@@ -116,8 +117,6 @@ class AutoController:
             chosen[i] = window
 
     def _tell_guard(self, state: _State, window: int) -> None:
-        if not state.awake:
-            return
         falls, recoveries = state.guard.falls, state.guard.recoveries
         state.guard.chosen(window)
         self.counts.falls += state.guard.falls - falls

@@ -82,23 +82,22 @@ def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) ->
     room = min(info.context_length, _LONG_CONTEXT)
     blocks = (written * -(-room // (len(written) * info.block_size)))[: -(-room // info.block_size)]
 
-    def seconds(width: int, start: int) -> float:
-        segment = Segment([0] * width, start, blocks, width)
-        times = []
-        for _ in range(_PASSES_PER_WIDTH):
-            started = clock()
-            runner.forward([segment])
-            times.append(clock() - started)
-        return min(times)
+    def seconds(width: int, start: int = 0) -> float:
+        started = clock()
+        runner.forward([Segment([0] * width, start, blocks, width)])
+        return clock() - started
 
-    widths: Sequence[int] = [width for width in CALIBRATED_WIDTHS if width <= room]
     count = min(room, len(written) * info.block_size)
     runner.forward([Segment([0] * count, 0, blocks, 0)])
-    seconds(widths[-1], 0)  # kernels are compiled on first use
-    curve = {width: seconds(width, 0) for width in widths}
-    width = min(4, widths[-1])
-    start = room - width
-    attention = 0.0
-    if start > 0:
-        attention = max(0.0, seconds(width, start) - curve[width]) / (width * start)
+    widths: Sequence[int] = [width for width in CALIBRATED_WIDTHS if width <= room]
+    near = min(4, widths[-1])
+    far = room - near
+    times: dict[int, list[float]] = {width: [] for width in widths}
+    far_times = []
+    for _ in range(1 + _PASSES_PER_WIDTH):  # round by round, so that a slow moment does not fall on one width alone
+        for width in widths:
+            times[width].append(seconds(width))
+        far_times.append(seconds(near, far))
+    curve = {width: min(found[1:]) for width, found in times.items()}  # kernels are compiled in the first round
+    attention = max(0.0, min(far_times[1:]) - curve[near]) / (near * far) if far else 0.0
     return CostModel(curve, attention)

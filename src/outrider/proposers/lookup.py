@@ -77,7 +77,7 @@ class PromptLookup:
 
     name = "lookup"
 
-    def __init__(self, min_match: int = 2, max_match: int = 8) -> None:
+    def __init__(self, min_match: int = 1, max_match: int = 8) -> None:
         if not 1 <= min_match <= max_match:
             raise InvalidRequest(f"min_match={min_match} must be at least 1 and at most max_match={max_match}")
         self._min = min_match
