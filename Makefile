@@ -58,7 +58,7 @@ format: $(VENV)/.dev
 bench: $(VENV)/.run
 	mkdir -p benchmarks/results
 	env -u OPENBLAS_CORETYPE $(BIN)/outrider bench --prompts $(PROMPTS) --per-category 1 --max-tokens 64 --repeat 5 \
-		--modes off,fixed:2,fixed:4,fixed:8 --json benchmarks/results/spec_bench.json
+		--modes off,fixed:4,threshold,auto --json benchmarks/results/spec_bench.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/genai_baseline.py --prompts $(PROMPTS) --json benchmarks/results/genai_baseline.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/mixed_prefill.py --prompts $(PROMPTS) --json benchmarks/results/mixed_prefill.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/verify_cost.py --json benchmarks/results/verify_cost.json

@@ -1,0 +1,87 @@
+"""Throughput by batch size, mixed and adversarial traffic: `auto` and `fixed:4` against `off`, interleaved.
+
+python benchmarks/load.py --prompts spec_bench.jsonl --json benchmarks/results/load.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outrider.api import Engine, Prompt, chat
+from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.prompts import read_prompts
+
+MODES = ("off", "fixed:4", "auto")
+
+
+def throughput(engine: Engine, prompts: list[Prompt], mode: str, fields: dict[str, Any]) -> tuple[float, float]:
+    """Tokens per second of the batch, and draft tokens per decoding step and sequence."""
+    before = engine.snapshot()
+    started = time.perf_counter()
+    answers = engine.generate_batch(prompts, speculation=mode, **fields)
+    seconds = time.perf_counter() - started
+    after = engine.snapshot()
+    passes = sum(answer.usage.passes for answer in answers)
+    return sum(len(answer.token_ids) for answer in answers) / seconds, (after.drafted - before.drafted) / max(1, passes)
+
+
+def compare(engine: Engine, prompts: list[Prompt], repeat: int, **fields: Any) -> dict[str, Any]:
+    speeds: dict[str, list[float]] = {mode: [] for mode in MODES}
+    windows: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for number in range(repeat):
+        for mode in MODES[number % 3 :] + MODES[: number % 3]:
+            speed, window = throughput(engine, prompts, mode, fields)
+            speeds[mode].append(speed)
+            windows[mode].append(window)
+    median = {mode: statistics.median(values) for mode, values in speeds.items()}
+    return {
+        "tok_s": {mode: round(value, 1) for mode, value in median.items()},
+        "ratio": {mode: round(value / median["off"], 3) for mode, value in median.items()},
+        "mean_window": {mode: round(statistics.median(values), 2) for mode, values in windows.items()},
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    by_category = {prompt.category: chat(prompt.text) for prompt in read_prompts(args.prompts, 1)}
+    mixed: list[Prompt] = [by_category[name] for name in ("coding", "extraction", "qa", "translation", "writing")]
+    mixed += [by_category[name] for name in ("math", "stem", "roleplay")]
+    quoting = [chat(f"Repeat word for word: {text}") for text in (
+        "The ferry leaves at a quarter past seven, calls at both islands, and is back in the harbour before noon.",
+        "Tenants must give three months of notice in writing, and the notice must name the last day of the lease.",
+    )]  # fmt: skip
+    rng = np.random.default_rng(0)
+    random_tokens = [rng.integers(20, 49_000, 100).tolist() for _ in range(2)]
+    with Engine(args.model, prefix_caching=False) as engine:
+        for mode in MODES:
+            engine.generate_batch(mixed, max_tokens=8, speculation=mode)
+        result: dict[str, Any] = {"what": "throughput of a batch, prefill included", "machine": machine()}
+        result |= {"versions": versions(), "commit": commit()}
+        result["batch"] = {
+            size: compare(engine, mixed[:size], args.repeat, max_tokens=64, ignore_eos=True) for size in (1, 2, 4, 8)
+        }
+        result["two quoting, two free"] = compare(engine, [*quoting, *mixed[4:6]], args.repeat, max_tokens=48)
+        result["random tokens"] = compare(engine, list(random_tokens), args.repeat, max_tokens=64, ignore_eos=True)
+        result["temperature 1.5"] = compare(
+            engine, mixed[:1], args.repeat, max_tokens=96, ignore_eos=True, temperature=1.5, seed=1
+        )
+    print(json.dumps(result, indent=2))
+    if args.json is not None:
+        args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
