@@ -134,7 +134,7 @@ def test_windows_are_cut_where_they_do_not_pay() -> None:
     for curve, expected in ((NEARLY_FREE, range(1, 9)), (DEAR, range(1))):
         control = AutoController(CostModel(curve))
         control.budgets([candidate("auto")])
-        (window,) = control.windows([candidate("auto")], drafts, Load(1, 10))
+        (window,) = control.windows([candidate("auto")], drafts, Load(1, 10, 1))
         assert window in expected
 
 
@@ -143,7 +143,7 @@ def test_fixed_windows_of_others_are_part_of_the_load() -> None:
     both = [candidate("fixed:5", "a"), candidate("auto", "b")]
     control.budgets(both)
     drafts = [Draft([1] * 5, [0.5] * 5), Draft([1] * 8, [0.9] * 8)]
-    windows = control.windows(both, drafts, Load(2, 20))
+    windows = control.windows(both, drafts, Load(2, 20, 2))
     assert windows[0] == 5
 
 

@@ -13,42 +13,60 @@ CURVE = {1: 20.0, 2: 22.0, 4: 23.0, 8: 30.0, 9: 26.0, 16: 40.0}
 
 def test_measured_widths_are_themselves_and_others_lie_between() -> None:
     model = CostModel(CURVE)
-    assert [model.seconds(Load(w, 0)) for w in (1, 8, 9)] == [20.0, 30.0, 26.0]
-    assert model.seconds(Load(3, 0)) == pytest.approx(22.5)
-    assert model.seconds(Load(12, 0)) == pytest.approx(26.0 + 3 / 7 * 14.0)
+    assert [model.seconds(Load(w, 0, 1)) for w in (1, 8, 9)] == [20.0, 30.0, 26.0]
+    assert model.seconds(Load(3, 0, 1)) == pytest.approx(22.5)
+    assert model.seconds(Load(12, 0, 1)) == pytest.approx(26.0 + 3 / 7 * 14.0)
 
 
 def test_beyond_the_last_width_the_slope_goes_on() -> None:
     model = CostModel(CURVE)
-    assert model.seconds(Load(28, 0)) == pytest.approx(40.0 + 12 * (40.0 - 23.0) / 12)
-    assert CostModel({1: 5.0}).seconds(Load(9, 0)) == 5.0
+    assert model.seconds(Load(28, 0, 1)) == pytest.approx(40.0 + 12 * (40.0 - 23.0) / 12)
+    assert CostModel({1: 5.0}).seconds(Load(9, 0, 1)) == 5.0
 
 
 def test_attention_adds_to_it() -> None:
-    assert CostModel({1: 10.0}, attention=0.01).seconds(Load(1, 500)) == 15.0
+    assert CostModel({1: 10.0}, attention=0.01).seconds(Load(1, 500, 1)) == 15.0
 
 
 def test_a_slower_machine_changes_all_costs_alike() -> None:
     model = CostModel(CURVE)
     for _ in range(100):
-        model.observe(Load(1, 0), 30.0)
-    assert model.seconds(Load(1, 0)) == pytest.approx(30.0, rel=0.01)
+        model.observe(Load(1, 0, 1), 30.0)
+    assert model.seconds(Load(1, 0, 1)) == pytest.approx(30.0, rel=0.01)
     # most of it is taken for the machine's speed, so the ratio that decides on windows moves far less
-    assert model.seconds(Load(9, 0)) / model.seconds(Load(1, 0)) == pytest.approx(1.3, rel=0.15)
+    assert model.seconds(Load(9, 0, 1)) / model.seconds(Load(1, 0, 1)) == pytest.approx(1.3, rel=0.15)
 
 
 def test_a_width_that_is_dearer_than_calibrated_is_found_out() -> None:
     model = CostModel(CURVE)
     for _ in range(300):
-        model.observe(Load(1, 0), 20.0)
-        model.observe(Load(4, 0), 46.0)
-    assert model.seconds(Load(4, 0)) / model.seconds(Load(1, 0)) == pytest.approx(2.3, rel=0.1)
+        model.observe(Load(1, 0, 1), 20.0)
+        model.observe(Load(4, 0, 1), 46.0)
+    assert model.seconds(Load(4, 0, 1)) / model.seconds(Load(1, 0, 1)) == pytest.approx(2.3, rel=0.1)
+
+
+def test_a_batch_that_just_decodes_has_its_own_cost() -> None:
+    model = CostModel(CURVE, plain={4: 25.0, 8: 28.0}, mixing={4: 1.2, 8: 1.4})
+    assert model.seconds(Load(8, 0, 8)) == 28.0
+    assert model.seconds(Load(9, 0, 8)) == pytest.approx(26.0 * 1.4)
+    assert model.seconds(Load(6, 0, 6)) == pytest.approx(26.5)
+    assert model.seconds(Load(9, 0, 4)) == pytest.approx(26.0 * 1.2)
+    assert CostModel(CURVE).seconds(Load(8, 0, 8)) == 30.0
+
+
+def test_what_drafts_cost_a_batch_is_found_out() -> None:
+    """Calibration saw no difference; the passes do."""
+    model = CostModel(CURVE)
+    for _ in range(200):
+        model.observe(Load(8, 0, 8), 30.0)
+        model.observe(Load(10, 0, 8), 45.0)
+    assert model.seconds(Load(10, 0, 8)) / model.seconds(Load(8, 0, 8)) == pytest.approx(1.5, rel=0.1)
 
 
 def test_a_stall_hardly_matters() -> None:
     model = CostModel(CURVE)
-    model.observe(Load(4, 0), 5_000.0)
-    assert model.seconds(Load(4, 0)) < 23.0 * 1.07
+    model.observe(Load(4, 0, 1), 5_000.0)
+    assert model.seconds(Load(4, 0, 1)) < 23.0 * 1.07
 
 
 class TimedRunner(ScriptedRunner):
@@ -68,12 +86,12 @@ class TimedRunner(ScriptedRunner):
 def test_calibration_finds_the_curve_and_the_attention() -> None:
     clock = ManualClock()
     model = calibrate(TimedRunner(clock), clock)
-    assert model.seconds(Load(1, 0)) == pytest.approx(0.021)
-    assert model.seconds(Load(12, 0)) == pytest.approx(0.032)
-    assert model.seconds(Load(4, 4000)) == pytest.approx(0.028, rel=0.01)
+    assert model.seconds(Load(1, 0, 1)) == pytest.approx(0.021)
+    assert model.seconds(Load(12, 0, 1)) == pytest.approx(0.032)
+    assert model.seconds(Load(4, 4000, 1)) == pytest.approx(0.028, rel=0.01)
 
 
 @pytest.mark.parametrize(("context", "blocks"), [(8, 2), (64, 2), (4096, 1)])
 def test_calibration_fits_small_models_and_caches(context: int, blocks: int) -> None:
     runner = ScriptedRunner(context_length=context, num_blocks=blocks, block_size=32)
-    assert calibrate(runner).seconds(Load(1, 0)) > 0
+    assert calibrate(runner).seconds(Load(1, 0, 1)) > 0

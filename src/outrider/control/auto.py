@@ -109,7 +109,7 @@ class AutoController:
 
         def cost(windows: Sequence[int]) -> float:
             more = sum(window * context for window, context in zip(windows, contexts, strict=True))
-            return model.seconds(Load(width + sum(windows), attention + more))
+            return model.seconds(Load(width + sum(windows), attention + more, load.sequences))
 
         survivals = [survival(self.acceptance.probabilities(candidates[i].request, drafts[i])) for i in by_cost]
         windows = choose_windows(survivals, cost, MARGIN)

@@ -30,6 +30,8 @@ class Load:
     """Tokens in the pass: one for each decoding sequence, and the prompt chunks."""
     attention: int
     """Sum over those tokens of the context that each one attends to."""
+    sequences: int
+    """Sequences in the pass; as many as tokens when all of them just decode."""
 
 
 class Controller(Protocol):

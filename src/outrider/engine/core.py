@@ -191,7 +191,7 @@ class EngineCore:
         decoding = sum(work.decoding for work in works)
         prompt_tokens = sum(work.count for work in works if not work.decoding)
         self._pacer.observe(decoding, prompt_tokens, seconds)
-        if infer_seconds > 0.0:
+        if infer_seconds > 0.0 and prompt_tokens == 0:  # a prompt chunk is another kind of pass
             self._controller.observe_pass(load, infer_seconds)
         self.stats.add(
             StepRecord(
@@ -383,4 +383,4 @@ def _load(works: list[Work]) -> Load:
         tokens = work.count + len(work.draft.tokens)
         width += tokens
         attention += tokens * (work.sequence.committed + tokens // 2)
-    return Load(width, attention)
+    return Load(width, attention, len(works))
