@@ -61,6 +61,7 @@ bench: $(VENV)/.run
 		--modes off,fixed:4,threshold,auto --json benchmarks/results/spec_bench.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/genai_baseline.py --prompts $(PROMPTS) --json benchmarks/results/genai_baseline.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/mixed_prefill.py --prompts $(PROMPTS) --json benchmarks/results/mixed_prefill.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/load.py --prompts $(PROMPTS) --json benchmarks/results/load.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/verify_cost.py --json benchmarks/results/verify_cost.json
 
 docs: $(VENV)/.docs

@@ -46,11 +46,11 @@ def test_a_width_that_is_dearer_than_calibrated_is_found_out() -> None:
 
 
 def test_a_batch_that_just_decodes_has_its_own_cost() -> None:
-    model = CostModel(CURVE, plain={4: 25.0, 8: 28.0}, mixing={4: 1.2, 8: 1.4})
+    model = CostModel(CURVE, plain={4: 25.0, 8: 28.0}, mixing={4: 2.0, 8: 6.0})
     assert model.seconds(Load(8, 0, 8)) == 28.0
-    assert model.seconds(Load(9, 0, 8)) == pytest.approx(26.0 * 1.4)
+    assert model.seconds(Load(9, 0, 8)) == pytest.approx(32.0)
     assert model.seconds(Load(6, 0, 6)) == pytest.approx(26.5)
-    assert model.seconds(Load(9, 0, 4)) == pytest.approx(26.0 * 1.2)
+    assert model.seconds(Load(9, 0, 4)) == pytest.approx(28.0)
     assert CostModel(CURVE).seconds(Load(8, 0, 8)) == 30.0
 
 

@@ -36,7 +36,7 @@ class CostModel:
         curve: seconds by width of one sequence's pass at a short context, at least for width 1.
         attention: seconds for each token of context that each token of the pass attends to.
         plain: seconds by number of sequences when each has one token.
-        mixing: by number of sequences, how much more a pass costs than the curve says at its width, when some sequence
+        mixing: by number of sequences, the seconds that a pass costs above the curve at its width, when some sequence
             in it has several tokens.
     """
 
@@ -51,6 +51,7 @@ class CostModel:
         self._attention = attention
         self._plain = dict(plain or {})
         self._mixing = dict(mixing or {})
+        self._seen: dict[tuple[int, bool], int] = {}
         self._speed = 1.0
 
     def seconds(self, load: Load) -> float:
@@ -61,14 +62,14 @@ class CostModel:
         if load.sequences <= 1:
             return _at(self._curve, load.width)
         if load.width > load.sequences:
-            return _at(self._curve, load.width) * self._mixing_at(load.sequences)
+            return max(self._curve[1], _at(self._curve, load.width) + self._mixing_at(load.sequences))
         return self._plain_at(load.sequences)
 
     def _plain_at(self, sequences: int) -> float:
         return _at({1: self._curve[1], **self._plain}, sequences) if self._plain else _at(self._curve, sequences)
 
     def _mixing_at(self, sequences: int) -> float:
-        return max(0.1, _at({1: 1.0, **self._mixing}, sequences))
+        return _at({1: 0.0, **self._mixing}, sequences)
 
     def observe(self, load: Load, seconds: float) -> None:
         """Correct the speed of the moment, and what is known of passes like this one."""
@@ -77,11 +78,19 @@ class CostModel:
         if load.sequences <= 1:
             if load.width in self._curve:
                 self._curve[load.width] *= ratio**_SHAPE_STEP
-        elif load.width > load.sequences:
-            self._mixing[load.sequences] = self._mixing_at(load.sequences) * ratio**_BATCH_STEP
         else:
-            self._plain[load.sequences] = self._plain_at(load.sequences) * ratio**_BATCH_STEP
+            missed = self._step(load) * (ratio - 1.0) * self.seconds(load) / self._speed
+            if load.width > load.sequences:
+                self._mixing[load.sequences] = self._mixing_at(load.sequences) + missed
+            else:
+                self._plain[load.sequences] = self._plain_at(load.sequences) + missed
         self._speed *= ratio**_SPEED_STEP
+
+    def _step(self, load: Load) -> float:
+        """How far this pass moves what is known of its kind: the first ones far, since calibration only saw a few."""
+        kind = (load.sequences, load.width > load.sequences)
+        seen = self._seen[kind] = self._seen.get(kind, 1) + 1
+        return max(_BATCH_STEP, 1.0 / seen)
 
     def curve(self) -> dict[int, float]:
         """Seconds by width of one sequence's pass at a short context, as known now."""
@@ -147,5 +156,5 @@ def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) ->
         mixed = min(times[((1 + near, behind), *((1, behind),) * (batch - 1))])
         width = batch + near
         plain[batch] = max(0.5 * alone, alone - attention * batch * behind)
-        mixing[batch] = max(0.5 * mixed, mixed - attention * width * behind) / _at(curve, width)
+        mixing[batch] = max(0.5 * mixed, mixed - attention * width * behind) - _at(curve, width)
     return CostModel(curve, attention, plain, mixing)
