@@ -13,7 +13,7 @@ from pathlib import Path
 import openvino_genai
 
 from outrider.api import Engine, chat
-from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.machine import provenance
 from outrider.evaluate.prompts import BenchPrompt, read_prompts
 from outrider.models import Resolver
 
@@ -73,9 +73,7 @@ def main() -> None:
     runs = len(prompts) * args.repeat
     result = {
         "what": "decode tokens/s of outrider --speculation off over OpenVINO GenAI, prompt by prompt",
-        "machine": machine(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "runs": runs,
         "tok_s": {name: round(statistics.median(values), 2) for name, values in speeds.items()},
         "ratio_of_medians": {

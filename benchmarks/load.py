@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from outrider.api import Engine, Prompt, chat
-from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.machine import provenance
 from outrider.evaluate.prompts import read_prompts
 
 MODES = ("off", "fixed:4", "auto")
@@ -68,8 +68,7 @@ def main() -> None:
     with Engine(args.model, prefix_caching=False) as engine:
         for mode in MODES:
             engine.generate_batch(mixed, max_tokens=8, speculation=mode)
-        result: dict[str, Any] = {"what": "throughput of a batch, prefill included", "machine": machine()}
-        result |= {"versions": versions(), "commit": commit()}
+        result: dict[str, Any] = {"what": "throughput of a batch, prefill included", **provenance()}
         result["batch"] = {
             size: compare(engine, mixed[:size], args.repeat, max_tokens=64, ignore_eos=True) for size in (1, 2, 4, 8)
         }

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from outrider.api import Engine
-from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.machine import provenance
 from outrider.evaluate.prompts import read_prompts
 
 
@@ -72,9 +72,7 @@ def main() -> None:
         runs = {mode: [run(engine, short, long, mode) for _ in range(args.repeat)] for mode in ("off", "fixed:4")}
     result = {
         "what": f"gaps between chunks of a {len(short)}-token prompt while one of {len(long)} tokens prefills",
-        "machine": machine(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "runs": runs,
     }
     print(json.dumps(result, indent=2))

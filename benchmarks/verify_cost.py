@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.machine import provenance
 from outrider.params import SamplingParams, Verification
 from outrider.proposers import NO_DRAFT, Draft
 from outrider.verify import Sampler, verify
@@ -72,9 +72,7 @@ def main() -> None:
     args = parser.parse_args()
     result = {
         "what": f"milliseconds to verify {ROWS} rows of {V} logits",
-        "machine": machine(),
-        "versions": versions(),
-        "commit": commit(),
+        **provenance(),
         "cases": {name: measure(*case) for name, case in CASES.items()},
     }
     print(json.dumps(result, indent=2))

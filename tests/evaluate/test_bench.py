@@ -9,7 +9,7 @@ import pytest
 
 from outrider.errors import InvalidRequest
 from outrider.evaluate.bench import Sample, measure, summarise
-from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.machine import commit, machine, provenance, versions
 from outrider.evaluate.prompts import BenchPrompt, read_prompts
 from outrider.evaluate.ties import TOLERANCE, Difference
 from outrider.params import SamplingParams
@@ -95,6 +95,7 @@ def test_a_line_that_is_no_prompt_is_named(tmp_path: Path, text: str, message: s
 def test_results_say_where_they_come_from() -> None:
     assert {"cpu", "cores", "memory_gib", "system"} == set(machine())
     assert {"python", "outrider", "openvino", "numpy"} <= set(versions())
+    assert set(provenance()) == {"machine", "versions", "commit"}
     assert commit() is None or len(commit() or "") >= 7
 
 

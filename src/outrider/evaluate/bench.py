@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from outrider.api import Engine, chat
 from outrider.errors import InvalidRequest
-from outrider.evaluate.machine import commit, machine, versions
+from outrider.evaluate.machine import provenance
 from outrider.evaluate.prompts import BenchPrompt
 from outrider.evaluate.ties import find_difference
 from outrider.params import SamplingParams, Speculation
@@ -176,9 +176,7 @@ def report(
         repeat=repeat,
         seed=params.seed or 0,
         temperature=params.temperature,
-        machine=machine(),
-        versions=versions(),
-        commit=commit(),
+        **provenance(),  # type: ignore[arg-type]  # pydantic checks them
         overall=summarise(samples, modes),
         categories={name: summarise([s for s in samples if s.prompt.category == name], modes) for name in categories},
         different={mode: _differences(engine, samples, mode, modes[0], params) for mode in modes},

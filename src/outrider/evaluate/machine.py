@@ -58,3 +58,8 @@ def commit() -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return described.stdout.strip()
+
+
+def provenance() -> dict[str, object]:
+    """Machine, versions and commit, as every file of results says them."""
+    return {"machine": machine(), "versions": versions(), "commit": commit()}
