@@ -72,8 +72,8 @@ def test_a_stall_hardly_matters() -> None:
 class TimedRunner(ScriptedRunner):
     """Takes the time that its formula says."""
 
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(context_length=4096, num_blocks=64, block_size=32)
+    def __init__(self, clock: ManualClock, context_length: int = 4096, num_blocks: int = 64) -> None:
+        super().__init__(context_length=context_length, num_blocks=num_blocks, block_size=32)
         self._clock = clock
 
     def forward(self, segments: list[Segment]) -> Logits:  # type: ignore[override]
@@ -93,5 +93,7 @@ def test_calibration_finds_the_curve_and_the_attention() -> None:
 
 @pytest.mark.parametrize(("context", "blocks"), [(8, 2), (64, 2), (4096, 1)])
 def test_calibration_fits_small_models_and_caches(context: int, blocks: int) -> None:
-    runner = ScriptedRunner(context_length=context, num_blocks=blocks, block_size=32)
-    assert calibrate(runner).seconds(Load(1, 0, 1)) > 0
+    clock = ManualClock()
+    model = calibrate(TimedRunner(clock, context, blocks), clock)
+    assert model.seconds(Load(1, 0, 1)) == pytest.approx(0.021)
+    assert model.seconds(Load(2, 0, 2)) > 0

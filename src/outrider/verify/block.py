@@ -10,7 +10,7 @@ from __future__ import annotations
 from outrider.proposers.base import Draft
 from outrider.runners.base import Logits
 from outrider.verify.base import Verdict, take
-from outrider.verify.distribution import Distribution
+from outrider.verify.distribution import Scores
 from outrider.verify.noise import Purpose
 from outrider.verify.rejection import draw_token, residual
 from outrider.verify.sampler import Sampler
@@ -20,7 +20,8 @@ def verify_block(logits: Logits, draft: Draft, sampler: Sampler) -> Verdict:
     """See `Verifier`; the request must not be greedy."""
     window = sampler.position
     length = len(draft.tokens)
-    targets = _target_distributions(logits, draft, sampler)
+    shaped = _shape_window(logits, draft, sampler)
+    targets = [sampler.distribution(scores) for scores in shaped]
     ratio = kept_ratio = 1.0
     kept = 0
     for i, x in enumerate(draft.tokens, start=1):
@@ -36,19 +37,19 @@ def verify_block(logits: Logits, draft: Draft, sampler: Sampler) -> Verdict:
             kept, kept_ratio = i, ratio
     verdict = Verdict(accepted=kept)
     for row in range(kept):
-        take(verdict, sampler, sampler.shape(logits[row]), draft.tokens[row])
+        take(verdict, sampler, shaped[row], draft.tokens[row])
     p = targets[kept]
     weights = p.weights if kept == length else residual(p, draft, kept, kept_ratio)
-    take(verdict, sampler, sampler.shape(logits[kept]), draw_token(p, weights, sampler, window))
+    take(verdict, sampler, shaped[kept], draw_token(p, weights, sampler, window))
     return verdict
 
 
-def _target_distributions(logits: Logits, draft: Draft, sampler: Sampler) -> list[Distribution]:
-    """p after each prefix of the draft, the empty one first; the sampler is left as it was."""
-    targets = [sampler.distribution(logits[0])]
+def _shape_window(logits: Logits, draft: Draft, sampler: Sampler) -> list[Scores]:
+    """Shaped logits after each prefix of the draft, the empty one first; the sampler is left as it was."""
+    shaped = [sampler.shape(logits[0])]
     for row, x in enumerate(draft.tokens, start=1):
         sampler.push(x)
-        targets.append(sampler.distribution(logits[row]))
+        shaped.append(sampler.shape(logits[row]))
     for x in reversed(draft.tokens):
         sampler.pop(x)
-    return targets
+    return shaped

@@ -42,16 +42,17 @@ def verify_rejection(logits: Logits, draft: Draft, sampler: Sampler) -> Verdict:
     verdict = Verdict()
     window = sampler.position
     for row, x in enumerate(draft.tokens):
-        p = sampler.distribution(logits[row])
+        scores = sampler.shape(logits[row])
+        p = sampler.distribution(scores)
         q_x = 1.0 if draft.probs is None else float(draft.probs[row, x])
         if sampler.uniform(Purpose.ACCEPT, window) * q_x < p.weight(x) / p.total:
-            take(verdict, sampler, sampler.shape(logits[row]), x)
+            take(verdict, sampler, scores, x)
             verdict.accepted += 1
             continue
         token = draw_token(p, residual(p, draft, row), sampler, window)
-        take(verdict, sampler, sampler.shape(logits[row]), token)
+        take(verdict, sampler, scores, token)
         return verdict
-    last = len(draft.tokens)
-    p = sampler.distribution(logits[last])
-    take(verdict, sampler, sampler.shape(logits[last]), draw_token(p, p.weights, sampler, window))
+    scores = sampler.shape(logits[len(draft.tokens)])
+    p = sampler.distribution(scores)
+    take(verdict, sampler, scores, draw_token(p, p.weights, sampler, window))
     return verdict

@@ -103,9 +103,9 @@ class Sampler:
         values -= np.float32(params.presence_penalty) * (counts > 0).astype(np.float32)
         scores[seen] = values
 
-    def distribution(self, row: Scores) -> Distribution:
-        """The target distribution at this position; the request must not be greedy."""
-        return target_distribution(self.shape(row), self.params)
+    def distribution(self, scores: Scores) -> Distribution:
+        """The target distribution of shaped logits; the request must not be greedy."""
+        return target_distribution(scores, self.params)
 
     def race_bits(self) -> NDArray[np.uint32]:
         """Noise of the whole vocabulary at this position, shape [vocabulary]."""
