@@ -36,8 +36,8 @@ class RandomProposer:
     def observe(self, request: str, tokens: Sequence[int]) -> None:
         pass
 
-    def release(self, request: str) -> None:
-        self.released.append(request)
+    def release(self, context: Context) -> None:
+        self.released.append(context.request)
 
 
 class OracleProposer(RandomProposer):
@@ -78,6 +78,7 @@ class Harness:
         runner: Runner | None = None,
         *,
         proposer: Proposer | None = None,
+        proposers: Sequence[Proposer] = (),
         codec: ByteCodec | None = None,
         eos_ids: tuple[int, ...] = (),
         clock: Callable[[], float] | None = None,
@@ -87,7 +88,12 @@ class Harness:
         self.codec = codec or ByteCodec()
         extra = {"clock": clock} if clock is not None else {}
         self.core = EngineCore(
-            self.runner, self.codec, eos_ids=eos_ids, proposer=proposer, config=EngineConfig(**config), **extra
+            self.runner,
+            self.codec,
+            eos_ids=eos_ids,
+            proposers=[proposer] if proposer is not None else proposers,
+            config=EngineConfig(**config),
+            **extra,
         )
         self.answers: dict[str, list[Completion]] = {}
         self.chunks: list[Chunk] = []
@@ -98,6 +104,8 @@ class Harness:
         name: str = "r",
         *,
         speculation: str | None = None,
+        prediction: Sequence[int] = (),
+        tenant: str | None = "",
         timeout: float | None = None,
         **params: Any,
     ) -> str:
@@ -107,6 +115,8 @@ class Harness:
             ids,
             SamplingParams(**params),
             speculation=Speculation.parse(speculation) if speculation else None,
+            prediction=tuple(prediction),
+            tenant=tenant,
             timeout=timeout,
             seed=0,
         )

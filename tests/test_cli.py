@@ -56,6 +56,8 @@ def outrider(*args: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["generate", "-p", "x", "--kv-precision", "f64"], "--kv-precision 'f64' is not known"),
         (["generate", "-p", "x", "--speculation", "yes"], "speculation='yes'"),
         (["bench", "--prompts", "missing.jsonl"], "cannot read missing.jsonl"),
+        (["generate", "-p", "x", "--prediction", "missing.txt"], "cannot read missing.txt"),
+        (["trace", "-p", "x", "--raw", "-f", "y"], "not both"),
         (["pull", "hf:nobody"], "'hf:nobody' is not a repository"),
     ],
 )
@@ -173,6 +175,16 @@ def test_show_accepted_colours_what_was_drafted(loaded: dict[str, Any], monkeypa
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("extra", [[], ["--show-accepted"]])
+def test_an_end_of_text_that_comes_alone_is_printed_as_nothing(loaded: dict[str, Any], extra: list[str]) -> None:
+    args = ["generate", "-p", "Say hi.", "--max-tokens", "60", "-q", "--speculation", "off", *extra]
+    loaded.clear()
+    done = RUN.invoke(cli.app, args)
+    assert done.exit_code == 0, done.output
+    assert done.stdout.endswith("\n")
+
+
+@pytest.mark.model
 def test_several_completions_are_printed_one_by_one(loaded: dict[str, Any]) -> None:
     done = RUN.invoke(
         cli.app, ["generate", "-p", "Hi", "-n", "2", "--temperature", "1", "--seed", "3", "--max-tokens", "5", "-q"]
@@ -198,6 +210,7 @@ def test_bench_writes_what_it_says(loaded: dict[str, Any], tmp_path: Path) -> No
     assert set(report["categories"]) == {"qa", "prompts"}
     wanted = {
         "tok_s", "ratio", "spread", "ttft_s", "acceptance_rate", "acceptance_length", "identical", "overhead_fraction",
+        "draft_fraction",
     }  # fmt: skip
     for group in (report["overall"], *report["categories"].values()):
         assert list(group) == ["off", "fixed:2", "auto"]
@@ -215,3 +228,24 @@ def test_the_demo_shows_both_sides_and_a_table(loaded: dict[str, Any]) -> None:
     assert done.exit_code == 0, done.output
     for text in ("without speculation", "with speculation", "quotes its input", "code", "chat", "identical"):
         assert text in done.stdout
+
+
+@pytest.mark.model
+def test_trace_shows_every_step(loaded: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "expected.txt").write_text("The ferry leaves at seven and is back at noon.")
+    asked = ["trace", "-p", "Repeat: The ferry leaves at seven and is back at noon.", "--max-tokens", "16"]
+    asked += ["--prediction", str(tmp_path / "expected.txt")]
+    done = RUN.invoke(cli.app, asked)
+    assert done.exit_code == 0, done.output
+    for text in ("drafted", "verified", "expected", "accepted", "guard:"):
+        assert text in done.stdout
+    done = RUN.invoke(cli.app, [*asked, "--json"])
+    steps = [json.loads(line) for line in done.stdout.splitlines()]
+    own = [step["requests"][0] for step in steps]
+    assert [step["position"] for step in own] == sorted({step["position"] for step in own})
+    assert own[0]["position"] == 1  # the first token comes from the prompt's own pass
+    assert own[-1]["position"] + own[-1]["emitted"] <= 16
+    for step in own:
+        assert 0 <= step["accepted"] <= step["window"]
+        assert step["emitted"] <= step["accepted"] + 1
+        assert bool(step["source"]) == bool(step["window"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+import hashlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
-from outrider.control import AutoController, calibrate
+from outrider.control import AutoController, calibrate, recalled, save_cost
 from outrider.engine import (
     AsyncHandle,
     Chunk,
@@ -16,16 +18,22 @@ from outrider.engine import (
     Generation,
     Handle,
     Request,
+    StepRecord,
 )
 from outrider.errors import InvalidRequest
 from outrider.models import Manifest, Message, Progress, Resolver, Tokenizer, silent
-from outrider.params import SamplingParams
-from outrider.proposers import PromptLookup, Proposer
+from outrider.models.store import home
+from outrider.params import SamplingParams, Speculation
+from outrider.proposers import DEFAULT_PROPOSERS, Proposer, Setup, SuffixStore, make_proposers
 from outrider.runners import RunnerInfo
 from outrider.runners.openvino import KVPrecision, OpenVINORunner
 
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text as it is, token ids, or the messages of a chat (which the model's template turns into text)."""
+
+Mode = str | Mapping[str, Any] | Speculation
+"""How a request speculates: `off`, `auto:4`, `{"mode": "threshold", "disable_below": 0.2}`."""
+DEFAULT_STORE_TOKENS = 1 << 20
 
 
 def chat(text: str, system: str | None = None) -> list[Message]:
@@ -39,8 +47,10 @@ class Engine:
 
     Args:
         model: a built-in name (`smollm2-135m`), `hf:org/name`, a `.gguf` file, or a directory with OpenVINO IR.
-        speculation: `auto`, `fixed:K` or `off`, for requests that do not choose.
-        proposer: guesses tokens; by default prompt lookup.
+        speculation: `auto`, `threshold`, `fixed:K` or `off`, for requests that do not choose.
+        proposers: what guesses tokens, by name or made already; each request's draft is the most promising one.
+        store_tokens: tokens of earlier answers that the `suffix` proposer remembers, 46 bytes each; 0 for none.
+        store_file: where they are read from at the start and written to at the end; by default nowhere.
         kv_memory: bytes for the KV cache; by default a quarter of what is free, at most 1 GiB.
         kv_precision: `f16`, `f32`, or `u8`, which halves the memory and is not exact.
         threads: CPU threads; by default one per physical core.
@@ -61,7 +71,9 @@ class Engine:
         model: str,
         *,
         speculation: str = "auto",
-        proposer: Proposer | None = None,
+        proposers: str | Sequence[str | Proposer] = DEFAULT_PROPOSERS,
+        store_tokens: int = DEFAULT_STORE_TOKENS,
+        store_file: Path | None = None,
         kv_memory: int | None = None,
         kv_precision: KVPrecision = "f16",
         threads: int | None = None,
@@ -81,12 +93,27 @@ class Engine:
             threads=threads,
         )
         self.info: RunnerInfo = runner.info
+        self.store = SuffixStore(store_tokens) if store_tokens else None
+        self._store_file = store_file
+        if self.store is not None and store_file is not None:
+            self.store.load(store_file, self.info.vocabulary)
+        setup = Setup(files.manifest.name, self.info.vocabulary, self.info.context_length, self.store)
+        named = [name.strip() for name in proposers.split(",")] if isinstance(proposers, str) else proposers
+        made = make_proposers([name for name in named if name], setup)
+        # what passes cost depends on the weights, the machine and how it is used
+        identity = f"{files.manifest.model_dump_json()} {runner.fingerprint}"
+        self._cost_file = home() / "cost" / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.json"
+        cost = recalled(runner, self._cost_file)
+        if cost is None:
+            cost = calibrate(runner)
+            save_cost(cost, self._cost_file)
+        self.controller = AutoController(cost, config.objective)
         core = EngineCore(
             runner,
             self.tokenizer,
             eos_ids=files.manifest.eos_ids,
-            proposer=proposer or PromptLookup(),
-            controller=AutoController(calibrate(runner)),
+            proposers=made,
+            controller=self.controller,
             config=config,
         )
         self._thread = EngineThread(core)
@@ -99,7 +126,9 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        speculation: str | None = None,
+        speculation: Mode | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str | None = "",
         timeout: float | None = None,
         **fields: Any,
     ) -> Generation:
@@ -108,7 +137,11 @@ class Engine:
         Args:
             prompt: text, token ids, or chat messages.
             params: how tokens are chosen; or give its fields by name.
-            speculation: overrides the engine's mode for this request.
+            speculation: overrides the engine's mode for this request: `off`, `auto:4`, or the fields of
+                `Speculation` by name.
+            prediction: text that is expected in the answer, as the file that an edit changes; it is drafted from.
+            tenant: whose request it is. Answers are remembered for later drafts to the same tenant; None is
+                neither remembered nor drafted from what is.
             timeout: seconds after which the answer ends with what it has.
 
         Raises:
@@ -116,14 +149,18 @@ class Engine:
             QueueFull: too many requests wait.
             EngineClosed: the engine was closed or died.
         """
-        return self.stream(prompt, params, speculation=speculation, timeout=timeout, **fields).result()
+        return self.stream(
+            prompt, params, speculation=speculation, prediction=prediction, tenant=tenant, timeout=timeout, **fields
+        ).result()
 
     def generate_batch(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | None = None,
         *,
-        speculation: str | None = None,
+        speculation: Mode | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str | None = "",
         timeout: float | None = None,
         **fields: Any,
     ) -> list[Generation]:
@@ -132,7 +169,15 @@ class Engine:
         try:
             for prompt in prompts:
                 handles.append(  # noqa: PERF401 (those already open must be cancelled when one is refused)
-                    self.stream(prompt, params, speculation=speculation, timeout=timeout, **fields)
+                    self.stream(
+                        prompt,
+                        params,
+                        speculation=speculation,
+                        prediction=prediction,
+                        tenant=tenant,
+                        timeout=timeout,
+                        **fields,
+                    )
                 )
             return [handle.result() for handle in handles]
         except BaseException:
@@ -145,12 +190,14 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        speculation: str | None = None,
+        speculation: Mode | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str | None = "",
         timeout: float | None = None,
         **fields: Any,
     ) -> Handle:
         """Answer one prompt piece by piece: iterate the handle for chunks. Arguments and errors as for `generate`."""
-        return self._thread.submit(self._request(prompt, params, speculation, timeout, fields))
+        return self._thread.submit(self._request(prompt, params, speculation, prediction, tenant, timeout, fields))
 
     # --- asyncio ---------------------------------------------------------------------------------------------
 
@@ -159,13 +206,15 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        speculation: str | None = None,
+        speculation: Mode | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str | None = "",
         timeout: float | None = None,
         **fields: Any,
     ) -> Generation:
         """The asyncio twin of `generate`; cancelling the task cancels the request."""
         return await self.submit_async(
-            prompt, params, speculation=speculation, timeout=timeout, **fields
+            prompt, params, speculation=speculation, prediction=prediction, tenant=tenant, timeout=timeout, **fields
         ).result_async()
 
     def astream(
@@ -173,24 +222,32 @@ class Engine:
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        speculation: str | None = None,
+        speculation: Mode | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str | None = "",
         timeout: float | None = None,
         **fields: Any,
     ) -> AsyncGenerator[Chunk]:
         """The asyncio twin of `stream`; call it inside a running loop."""
-        return self.submit_async(prompt, params, speculation=speculation, timeout=timeout, **fields).chunks()
+        return self.submit_async(
+            prompt, params, speculation=speculation, prediction=prediction, tenant=tenant, timeout=timeout, **fields
+        ).chunks()
 
     def submit_async(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
         *,
-        speculation: str | None = None,
+        speculation: Mode | None = None,
+        prediction: str | Sequence[int] | None = None,
+        tenant: str | None = "",
         timeout: float | None = None,
         **fields: Any,
     ) -> AsyncHandle:
         """Queue a request from a running asyncio loop and return its handle."""
-        return self._thread.submit_async(self._request(prompt, params, speculation, timeout, fields))
+        return self._thread.submit_async(
+            self._request(prompt, params, speculation, prediction, tenant, timeout, fields)
+        )
 
     # --- the rest --------------------------------------------------------------------------------------------
 
@@ -202,6 +259,10 @@ class Engine:
     def snapshot(self) -> EngineStats:
         """A copy of the totals between two steps; finished requests are wholly counted in it."""
         return self._thread.snapshot()
+
+    def trace(self, request: str) -> list[StepRecord]:
+        """The steps in which a request decoded, as far as the ring of the last steps goes back."""
+        return self._thread.trace(request)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """Token ids of a prompt."""
@@ -222,7 +283,9 @@ class Engine:
         self,
         prompt: Prompt,
         params: SamplingParams | None,
-        speculation: str | None,
+        speculation: Mode | None,
+        prediction: str | Sequence[int] | None,
+        tenant: str | None,
         timeout: float | None,
         fields: dict[str, Any],
     ) -> Request:
@@ -233,12 +296,20 @@ class Engine:
             params or SamplingParams(**fields),
             prompt_text=prompt if isinstance(prompt, str) else None,
             speculation=speculation,
+            prediction=self.tokenizer.encode(prediction) if isinstance(prediction, str) else prediction or (),
+            tenant=tenant,
             timeout=timeout,
         )
 
     def close(self) -> None:
-        """End open requests and free the model."""
+        """End open requests, keep what was learned for the next start, and free the model. Safe to call twice."""
+        if not self._thread.alive:
+            return
         self._thread.close()
+        if self.controller.cost is not None and self.stats.steps:
+            save_cost(self.controller.cost, self._cost_file)
+        if self.store is not None and self._store_file is not None:
+            self.store.save(self._store_file, self.info.vocabulary)
 
     def __enter__(self) -> Self:
         return self

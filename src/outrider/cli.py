@@ -15,7 +15,7 @@ from outrider.errors import InvalidRequest, OutriderError
 
 if TYPE_CHECKING:
     from outrider.api import Engine
-    from outrider.engine import Completion, Generation
+    from outrider.engine import Completion, Generation, Handle
 
 app = typer.Typer(
     name="outrider",
@@ -36,6 +36,11 @@ Model = Annotated[
 KVMemory = Annotated[str | None, typer.Option(help="Memory for the KV cache, as 512M or 2G.", metavar="SIZE")]
 KVPrecision = Annotated[str, typer.Option(help="How keys and values are stored: f16, f32 or u8 (not exact).")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.", min=1)]
+Proposers = Annotated[str, typer.Option(help="What guesses tokens, by comma.")]
+Mode = Annotated[
+    str, typer.Option(help="off, auto, threshold, or fixed:K for a window of K tokens; auto:K bounds the window.")
+]
+DEFAULT_NAMES = "prediction,suffix,lookup"
 
 
 def parse_size(text: str | None) -> int | None:
@@ -162,9 +167,9 @@ def generate(
     file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
-    speculation: Annotated[
-        str, typer.Option(help="off, auto, threshold, or fixed:K for a window of K tokens.")
-    ] = "auto",
+    speculation: Mode = "auto",
+    proposers: Proposers = DEFAULT_NAMES,
+    prediction: Annotated[Path | None, typer.Option(help="A file with text that is expected in the answer.")] = None,
     verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,
@@ -227,13 +232,19 @@ def generate(
         logprobs=logprobs,
         echo=echo,
     )
-    settings = {"speculation": speculation, "verification": verification}
+    settings = {"speculation": speculation, "verification": verification, "proposers": proposers}
+    expected = _read(prediction) if prediction is not None else None
     with _engine(model, kv_memory, kv_precision, threads, **settings) as engine:
         asked = text if raw else chat(text, system)
         if as_json:
-            typer.echo(json.dumps(_as_json(engine.generate(asked, params, timeout=timeout)), ensure_ascii=False))
+            typer.echo(
+                json.dumps(
+                    _as_json(engine.generate(asked, params, prediction=expected, timeout=timeout)), ensure_ascii=False
+                )
+            )
             return
-        answers = _stream(engine, asked, params, timeout, show_accepted)
+        handle = engine.stream(asked, params, prediction=expected, timeout=timeout)
+        answers = _show(handle, params.n, show_accepted)
         for answer in answers:
             if not quiet:
                 console.err.print(console.describe(answer), style="dim")
@@ -245,39 +256,42 @@ def _prompt_text(prompt: str | None, file: Path | None) -> str:
     if prompt is not None:
         return prompt
     if file is not None:
-        try:
-            return file.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidRequest(f"cannot read {file}: {error}") from None
+        return _read(file)
     if sys.stdin.isatty():
         raise InvalidRequest("no prompt; give one by -p, -f or standard input")
     return sys.stdin.read()
 
 
-def _stream(engine: Engine, asked: Any, params: Any, timeout: float | None, show_accepted: bool) -> list[Completion]:
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"cannot read {file}: {error}") from None
+
+
+def _show(handle: Handle, n: int, show_accepted: bool) -> list[Completion]:
     """Print an answer as it comes; several are collected and printed one after the other."""
     from rich.text import Text
 
     from outrider import console
     from outrider.engine import Completion
 
-    handle = engine.stream(asked, params, timeout=timeout)
-    answers = [Completion(index) for index in range(params.n)]
+    answers = [Completion(index) for index in range(n)]
     for chunk in handle:
         answers[chunk.index].add(chunk)
-        if params.n > 1:
+        if n > 1:
             continue
         inside = "".join(token.text for token in chunk.tokens)
-        head, found, tail = chunk.text.partition(inside)
-        if not show_accepted or not found:
+        if not show_accepted or not inside or inside not in chunk.text:
             console.out.print(Text(chunk.text), end="")
         else:
+            head, _, tail = chunk.text.partition(inside)
             for token in chunk.tokens:
                 head_text = Text(token.text, style="bold green" if token.accepted else "")
                 console.out.print(Text(head) + head_text, end="")
                 head = ""
             console.out.print(Text(tail), end="")
-    if params.n == 1:
+    if n == 1:
         console.out.print()
     else:
         for answer in answers:
@@ -347,6 +361,7 @@ def bench(
     seed: Annotated[int, typer.Option(help="Seed of every request.", min=0)] = 0,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+    proposers: Proposers = DEFAULT_NAMES,
     kv_memory: KVMemory = None,
     kv_precision: KVPrecision = "f16",
     threads: Threads = None,
@@ -363,8 +378,9 @@ def bench(
     chosen = [mode.strip() for mode in modes.split(",") if mode.strip()]
     asked = read_prompts(prompts, per_category)
     params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature)
-    # a prefix found in the cache would give the later modes a shorter time to first token
-    with _engine(model, kv_memory, kv_precision, threads, prefix_caching=False) as engine:
+    # what one mode leaves behind must not help the next: no prefix cache, and no memory of answers
+    alone = {"prefix_caching": False, "store_tokens": 0, "proposers": proposers}
+    with _engine(model, kv_memory, kv_precision, threads, **alone) as engine:
         with console.progress() as shown:
             samples = benchmark.measure(
                 engine,
@@ -387,6 +403,45 @@ def bench(
 
 
 @app.command()
+def trace(
+    model: Model = DEFAULT_MODEL,
+    prompt: Annotated[str | None, typer.Option("-p", "--prompt", help="The prompt.")] = None,
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="Read the prompt from a file.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    speculation: Mode = "auto",
+    proposers: Proposers = DEFAULT_NAMES,
+    prediction: Annotated[Path | None, typer.Option(help="A file with text that is expected in the answer.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of the answer.", min=2)] = 64,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Same seed, same text.", min=0)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object for each step.")] = False,
+) -> None:
+    """Answer one prompt and show every step: who drafted, what was verified and why, what came of it.
+
+    Example: outrider trace -p "Repeat word for word: the ferry leaves at seven."
+    """
+    from dataclasses import asdict
+
+    from outrider import console
+    from outrider.api import chat
+
+    text = _prompt_text(prompt, file)
+    expected = _read(prediction) if prediction is not None else None
+    with _engine(model, None, "f16", None, speculation=speculation, proposers=proposers) as engine:
+        asked = text if raw else chat(text)
+        answer = engine.generate(asked, prediction=expected, max_tokens=max_tokens, temperature=temperature, seed=seed)
+        steps = engine.trace(answer.request)
+        if as_json:
+            for step in steps:
+                typer.echo(json.dumps(asdict(step)))
+            return
+        pieces = [token.text for token in answer.completions[0].tokens]
+        console.out.print(console.trace_table(steps, pieces))
+        console.out.print(console.describe(answer.completions[0]))
+        console.out.print(console.control_line(engine.controller.counts), style="dim")
+
+
+@app.command()
 def demo(
     model: Model = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=16)] = 128,
@@ -395,7 +450,7 @@ def demo(
     from outrider import console
     from outrider.demo import run_demo
 
-    with _engine(model, None, "f16", None, prefix_caching=False) as engine:
+    with _engine(model, None, "f16", None, prefix_caching=False, store_tokens=0) as engine:
         run_demo(engine, console.out, max_tokens)
 
 

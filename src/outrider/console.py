@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
-from outrider.engine import Completion
+from outrider.control import ControlCounts
+from outrider.engine import Completion, StepRecord
 from outrider.evaluate.bench import BenchReport, ModeResult
 from outrider.models import Progress as ProgressCallback
 
@@ -49,6 +51,49 @@ def describe(answer: Completion) -> str:
         parts.append(f"{usage.acceptance_length:.2f} tokens per pass")
     parts.append(f"ended by {answer.finish_reason}")
     return " · ".join(parts)
+
+
+def trace_table(steps: Sequence[StepRecord], pieces: Sequence[str]) -> Table:
+    """The steps of one request: drafts, window, expectation, outcome, time, and the text that each brought.
+
+    Args:
+        steps: where the request decoded; other requests of the same passes are counted only.
+        pieces: the text of each token of its first completion.
+    """
+    table = Table(title_justify="left")
+    for name in ("at", "batch", "width"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("drafted")
+    table.add_column("verified", no_wrap=True)
+    for name in ("expected", "accepted", "ms"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("text", overflow="fold", ratio=1)
+    for record in steps:
+        step = record.requests[0]
+        text = Text()
+        for number, piece in enumerate(pieces[step.position : step.position + step.emitted]):
+            text.append(piece.replace("\n", "⏎"), style="bold green" if number < step.accepted else "")
+        table.add_row(
+            str(step.position),
+            str(record.decoding),
+            str(record.width),
+            " ".join(f"{source}:{length}" for source, length in step.proposed),
+            f"{step.source}:{step.window}" if step.window else "",
+            f"{step.expected:.1f}" if step.window else "",
+            str(step.accepted) if step.window else "",
+            f"{1000 * record.seconds:.1f}",
+            text,
+        )
+    return table
+
+
+def control_line(counts: ControlCounts) -> str:
+    """What the guard did and why."""
+    return (
+        f"{counts.steps} steps could speculate, {counts.speculated} did; guard: {counts.unpromising} falls for drafts "
+        f"not worth verifying, {counts.losing} for losses, {counts.shrinks} windows halved, {counts.recoveries} "
+        f"recoveries, {counts.slept} drafts not asked for; {counts.padded} tokens of padding"
+    )
 
 
 def bench_table(report: BenchReport) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -140,40 +140,68 @@ class SamplingParams(Checked):
         )
 
 
-_PLAIN_MODES: tuple[Literal["off", "auto", "threshold"], ...] = ("off", "auto", "threshold")
+_MODES: tuple[Literal["off", "auto", "threshold", "fixed"], ...] = ("off", "auto", "threshold", "fixed")
+SHRINK_BELOW = 0.5
+DISABLE_BELOW = 0.3
 
 
-@dataclass(frozen=True, slots=True)
-class Speculation:
+class Speculation(Checked):
     """How far a request may speculate.
 
     `off`; `auto`, where measured break-even decides; `threshold`, the field's rule of thumb (running acceptance below
-    0.5 shrinks the window, below 0.3 disables it for a while); or `fixed:K`, a window of K tokens.
+    0.5 shrinks the window, below 0.3 disables it for a while); or `fixed`, always the same window.
+
+    Raises:
+        InvalidRequest: a value out of range, an unknown name, or a combination that contradicts itself.
     """
 
-    mode: Literal["off", "auto", "threshold", "fixed"]
-    window: int = 0
+    mode: Literal["off", "auto", "threshold", "fixed"] = "auto"
+    window: Annotated[int, Field(ge=0, le=MAX_WINDOW)] = 0
+    """Most draft tokens in a pass; exactly so many for `fixed`. 0 leaves it to the mode."""
+    shrink_below: Annotated[float, Field(ge=0.0, le=1.0)] = SHRINK_BELOW
+    """Running acceptance below which `threshold` makes the window smaller."""
+    disable_below: Annotated[float, Field(ge=0.0, le=1.0)] = DISABLE_BELOW
+    """Running acceptance below which `threshold` stops for a while."""
+
+    @model_validator(mode="after")
+    def _no_contradictions(self) -> Self:
+        if self.mode == "fixed" and self.window == 0:
+            raise ValueError(f"mode fixed needs a window from 1 to {MAX_WINDOW}")
+        if self.mode == "off" and self.window:
+            raise ValueError(f"window={self.window} contradicts mode off")
+        if self.disable_below > self.shrink_below:
+            raise ValueError(f"disable_below={self.disable_below} is more than shrink_below={self.shrink_below}")
+        return self
 
     @classmethod
-    def parse(cls, text: str) -> Speculation:
-        """Read `off`, `auto`, `threshold` or `fixed:K`.
+    def parse(cls, wanted: str | Mapping[str, Any] | Speculation) -> Speculation:
+        """Read `off`, `auto`, `auto:K`, `threshold`, `threshold:K` or `fixed:K`, or the fields by name.
 
         Raises:
             InvalidRequest: anything else, or K outside 1 to 64.
         """
-        for plain in _PLAIN_MODES:
-            if text == plain:
-                return cls(plain)
-        head, _, tail = text.partition(":")
-        if head == "fixed" and tail.isdecimal() and 1 <= int(tail) <= MAX_WINDOW:
-            return cls("fixed", int(tail))
+        if isinstance(wanted, Speculation):
+            return wanted
+        if isinstance(wanted, Mapping):
+            return cls(**wanted)
+        head, colon, tail = wanted.partition(":")
+        for mode in _MODES:
+            if head == mode and (bool(colon) or mode != "fixed"):
+                if not colon:
+                    return cls(mode=mode)
+                if mode != "off" and tail.isdecimal() and 1 <= int(tail) <= MAX_WINDOW:
+                    return cls(mode=mode, window=int(tail))
         raise InvalidRequest(
-            f"speculation={text!r} is not a mode; use off, auto, threshold or fixed:K with K from 1 to {MAX_WINDOW}"
+            f"speculation={wanted!r} is not a mode; use off, auto, threshold or fixed:K with K from 1 to {MAX_WINDOW} "
+            "(auto:K and threshold:K bound the window)"
         )
 
     def __str__(self) -> str:
-        return f"fixed:{self.window}" if self.mode == "fixed" else self.mode
+        return f"{self.mode}:{self.window}" if self.window else self.mode
 
+
+Objective = Literal["latency", "throughput"]
+"""What `auto` makes fast: each request, or all of them together. The same for one request alone."""
 
 Verification = Literal["coupled", "rejection", "block"]
 """How sampled drafts are verified (docs/how-it-works.md); greedy requests need no choice."""

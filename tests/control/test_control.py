@@ -7,11 +7,11 @@ import pytest
 
 from outrider.control import AutoController, Candidate, CostModel, Load
 from outrider.control.acceptance import AcceptanceModel
-from outrider.control.guard import FIRST_SLEEP, LONGEST_SLEEP, LOOK, PATIENCE, Guard
+from outrider.control.guard import CREDIT, FIRST_SLEEP, LONGEST_SLEEP, LOOK, LOSS, PATIENCE, PROBING, Guard
 from outrider.control.threshold import DISABLED_STEPS, ThresholdRule
 from outrider.engine import EngineConfig, EngineCore, Request
 from outrider.params import SamplingParams, Speculation
-from outrider.proposers import Draft
+from outrider.proposers import Draft, Proposal
 from outrider.testing import ByteCodec, ScriptedRunner
 from outrider.testing.runner import hashed_logits
 from support import Harness, OracleProposer, RandomProposer
@@ -46,7 +46,7 @@ def test_an_odd_request_neither_suffers_nor_poisons() -> None:
     draft = Draft([1], [0.8])
     for _ in range(300):
         model.observe("usual", draft, [1])
-    for _ in range(15):
+    for _ in range(30):
         model.observe("odd", draft, [2])
     assert model.probabilities("odd", draft)[0] < 0.3
     assert model.probabilities("usual", draft)[0] > 0.85
@@ -61,7 +61,7 @@ def test_a_request_that_turns_is_believed_soon() -> None:
     for _ in range(100):
         model.observe("r", draft, [2])
     before = model.probabilities("r", draft)[0]
-    for _ in range(20):
+    for _ in range(30):
         model.observe("r", draft, [1])
     assert model.probabilities("r", draft)[0] > 0.5 > before
 
@@ -81,26 +81,76 @@ def test_the_guard_falls_asleep_looks_again_and_sleeps_longer() -> None:
         awake = guard.awake()
         history.append(awake)
         if awake:
-            guard.chosen(0)
+            guard.passed_over()
     text = "".join("x" if awake else "." for awake in history)
     sleeps = [len(run) for run in text.split("x") if run]
     assert text.startswith("x" * PATIENCE + "." * FIRST_SLEEP + "x" * LOOK + ".")
     assert sleeps[:4] == [FIRST_SLEEP, 2 * FIRST_SLEEP, LONGEST_SLEEP, LONGEST_SLEEP]
-    assert guard.falls == len(sleeps)
+    assert (guard.unpromising, guard.losing) == (len(sleeps), 0)
 
 
 def test_the_guard_recovers_at_the_first_window_that_pays() -> None:
     guard = Guard()
     while guard.asleep == 0:
-        guard.chosen(0)
+        guard.passed_over()
     while not guard.awake():
         pass
-    guard.chosen(3)
+    guard.verified(3, 1.5)
     assert (guard.recoveries, guard.patience, guard.next_sleep) == (1, PATIENCE, FIRST_SLEEP)
 
 
+def test_realised_loss_halves_the_window_then_stops_speculation() -> None:
+    guard = Guard()
+    while guard.account > -LOSS / 2:
+        guard.verified(6, -0.25)
+    assert (guard.cap, guard.shrinks, guard.losing) == (3, 1, 0)
+    while guard.asleep == 0:
+        guard.verified(1, -0.25)
+    assert (guard.losing, guard.asleep) == (1, FIRST_SLEEP)
+    while not guard.awake():
+        pass
+    spent = 0.0
+    while guard.asleep == 0:
+        guard.verified(1, -0.25)
+        spent += 0.25
+    assert spent <= LOSS / 2 + 0.25  # the second chance is the smaller one
+    assert guard.asleep == 2 * FIRST_SLEEP
+
+
+def test_a_gain_lifts_the_cap_and_a_long_good_time_buys_little_loss() -> None:
+    guard = Guard()
+    while guard.cap is None:
+        guard.verified(6, -0.25)
+    guard.verified(3, 3.0)
+    assert guard.cap is None
+    for _ in range(100):
+        guard.verified(6, 5.0)
+    lost = 0.0
+    while guard.asleep == 0:
+        guard.verified(6, -0.25)
+        lost += 0.25
+    assert lost <= CREDIT + LOSS + 0.25
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.05, 0.3, 2.0])
+def test_probing_takes_at_most_one_percent(cost: float) -> None:
+    """However dear a draft is, the share of time that goes into drafts in vain falls to 1%."""
+    guard = Guard()
+    drafting = total = 0.0
+    for step in range(60_000):
+        awake = guard.awake()
+        if awake:
+            guard.passed_over(cost)
+        if step > 10_000:
+            drafting += awake * cost
+            total += 1.0 + awake * cost
+    assert drafting / total <= PROBING * 1.05
+    if cost == 0.0:
+        assert guard.unpromising > 1_000  # and what costs nothing is tried often
+
+
 def test_the_threshold_rule_literally() -> None:
-    rule = ThresholdRule.start(4)
+    rule = ThresholdRule(4)
     assert rule.next_window() == 4
     rule.running = 0.4
     rule.observe(10, 4)
@@ -121,30 +171,84 @@ def candidate(mode: str, request: str = "r", limit: int = 20) -> Candidate:
 
 @pytest.mark.parametrize(
     ("mode", "curve", "budget"),
-    [("off", NEARLY_FREE, 0), ("fixed:6", NEARLY_FREE, 6), ("auto", NEARLY_FREE, 12), ("auto", None, 4)],
+    [
+        ("off", NEARLY_FREE, 0),
+        ("fixed:6", NEARLY_FREE, 6),
+        ("auto", NEARLY_FREE, 12),
+        ("auto", None, 4),
+        ("auto:3", NEARLY_FREE, 3),
+        ("threshold:7", NEARLY_FREE, 7),
+    ],
 )
 def test_budgets_by_mode(mode: str, curve: dict[int, float] | None, budget: int) -> None:
     control = AutoController(CostModel(curve) if curve else None)
-    assert control.budgets([candidate(mode)]) == [budget]
-    assert control.budgets([candidate(mode, limit=1)]) == [min(1, budget)]
+    assert control.budgets("lookup", [candidate(mode)]) == [budget]
+    assert control.budgets("lookup", [candidate(mode, limit=1)]) == [min(1, budget)]
 
 
 def test_windows_are_cut_where_they_do_not_pay() -> None:
-    drafts = [Draft([1] * 8, [0.9] * 8)]
+    drafts = [[Proposal("lookup", Draft([1] * 8, [0.9] * 8))]]
     for curve, expected in ((NEARLY_FREE, range(1, 9)), (DEAR, range(1))):
         control = AutoController(CostModel(curve))
-        control.budgets([candidate("auto")])
-        (window,) = control.windows([candidate("auto")], drafts, Load(1, 10, 1))
-        assert window in expected
+        control.budgets("lookup", [candidate("auto")])
+        (choice,) = control.choose([candidate("auto")], drafts, Load(1, 10, 1))
+        assert choice.window in expected
+
+
+def test_the_proposal_that_gains_most_is_verified() -> None:
+    control = AutoController(CostModel(NEARLY_FREE))
+    weak, strong = Draft([1] * 8, [0.5] * 8), Draft([2] * 4, [0.97] * 4)
+    for mode in ("auto", "fixed:8", "threshold"):
+        for order in ([weak, strong], [strong, weak]):
+            proposals = [[Proposal("weak" if draft is weak else "strong", draft) for draft in order]]
+            (choice,) = control.choose([candidate(mode)], proposals, Load(1, 10, 1))
+            assert proposals[0][choice.proposal].source == "strong"
+            assert 0 < choice.expected < choice.window <= 4
+
+
+def test_each_proposer_has_its_own_record_and_its_own_guard() -> None:
+    control = AutoController(CostModel(NEARLY_FREE))
+    good, bad = Proposal("good", Draft([1, 2], [0.8] * 2)), Proposal("bad", Draft([3, 4], [0.8] * 2))
+    asked = []
+    for _ in range(200):
+        wanted = {name: control.budgets(name, [candidate("auto")])[0] for name in ("good", "bad")}
+        asked.append(wanted["bad"] > 0)
+        proposals = [p for p in (bad, good) if wanted[p.source]]
+        control.observe_drafting("bad", 1, 0.02)  # of a pass that takes 1.0
+        (choice,) = control.choose([candidate("auto")], [proposals], Load(1, 10, 1))
+        control.observe("r", proposals, choice, [1, 2, 9])
+    assert proposals[choice.proposal] is good
+    assert sum(asked[100:]) < 40
+    assert control.reliability()["good"] < 0.25
+
+
+def test_thresholds_are_the_requests_own() -> None:
+    control = AutoController()
+    wish = Speculation(mode="threshold", window=4, shrink_below=0.2, disable_below=0.0)
+    lenient = Candidate("r", wish, 20, 10)
+    proposals = [Proposal("p", Draft([1] * 4, [0.5] * 4))]
+    for _ in range(50):
+        control.budgets("p", [lenient])
+        (choice,) = control.choose([lenient], [proposals], Load(1, 10, 1))
+        control.observe("r", proposals, choice, [1, 9])  # one of four: the field's rule would stop
+    assert choice.window == 4
+    assert control.counts.rule_disablings == 0
+
+
+def test_a_pass_is_padded_where_a_wider_one_is_cheaper() -> None:
+    control = AutoController(CostModel({1: 1.0, 5: 1.4, 6: 1.5, 8: 1.6, 9: 1.2, 12: 1.5}))
+    assert control.padding(Load(6, 60, 1)) == 3
+    assert control.padding(Load(9, 90, 1)) == 0
+    assert AutoController().padding(Load(6, 60, 1)) == 0
 
 
 def test_fixed_windows_of_others_are_part_of_the_load() -> None:
     control = AutoController(CostModel(NEARLY_FREE))
     both = [candidate("fixed:5", "a"), candidate("auto", "b")]
-    control.budgets(both)
-    drafts = [Draft([1] * 5, [0.5] * 5), Draft([1] * 8, [0.9] * 8)]
-    windows = control.windows(both, drafts, Load(2, 20, 2))
-    assert windows[0] == 5
+    control.budgets("p", both)
+    drafts = [[Proposal("p", Draft([1] * 5, [0.5] * 5))], [Proposal("p", Draft([1] * 8, [0.9] * 8))]]
+    choices = control.choose(both, drafts, Load(2, 20, 2))
+    assert choices[0].window == 5
 
 
 def run_core(proposer: RandomProposer, curve: dict[int, float], tokens: int = 200) -> tuple[EngineCore, list[int]]:
@@ -152,7 +256,7 @@ def run_core(proposer: RandomProposer, curve: dict[int, float], tokens: int = 20
     core = EngineCore(
         ScriptedRunner(script, vocabulary=16, context_length=1024, num_blocks=512),
         ByteCodec(),
-        proposer=proposer,
+        proposers=[proposer],
         controller=AutoController(CostModel(curve)),
         config=EngineConfig(speculation="auto"),
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from outrider.control import CostModel, Load, calibrate
+from outrider.control import CostModel, Load, calibrate, recalled, save_cost
 from outrider.runners import Logits, Segment
 from outrider.testing import ManualClock, ScriptedRunner
 
@@ -72,14 +74,24 @@ def test_a_stall_hardly_matters() -> None:
 class TimedRunner(ScriptedRunner):
     """Takes the time that its formula says."""
 
-    def __init__(self, clock: ManualClock, context_length: int = 4096, num_blocks: int = 64) -> None:
+    def __init__(
+        self,
+        clock: ManualClock,
+        context_length: int = 4096,
+        num_blocks: int = 64,
+        factors: tuple[float, float] = (1, 1),
+    ) -> None:
         super().__init__(context_length=context_length, num_blocks=num_blocks, block_size=32)
         self._clock = clock
+        self._factors = factors
+        self.passes = 0
 
     def forward(self, segments: list[Segment]) -> Logits:  # type: ignore[override]
+        self.passes += 1
         width = sum(len(s.tokens) for s in segments)
         attention = sum(len(s.tokens) * s.start for s in segments)
-        self._clock.advance(0.020 + 0.001 * width + 1e-6 * attention)
+        slower, steeper = self._factors
+        self._clock.advance(slower * (0.020 + steeper * 0.001 * width + 1e-6 * attention))
         return super().forward(segments)
 
 
@@ -97,3 +109,32 @@ def test_calibration_fits_small_models_and_caches(context: int, blocks: int) -> 
     model = calibrate(TimedRunner(clock, context, blocks), clock)
     assert model.seconds(Load(1, 0, 1)) == pytest.approx(0.021)
     assert model.seconds(Load(2, 0, 2)) > 0
+
+
+def test_a_saved_cost_is_found_again_on_a_machine_of_another_speed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    save_cost(calibrate(TimedRunner(clock), clock), tmp_path / "cost" / "a.json")
+    runner = TimedRunner(clock, factors=(1.5, 1.0))
+    again = recalled(runner, tmp_path / "cost" / "a.json", clock)
+    assert again is not None
+    assert runner.passes < 15
+    assert again.seconds(Load(12, 0, 1)) == pytest.approx(1.5 * 0.032, rel=0.02)
+    assert again.seconds(Load(8, 800, 8)) == pytest.approx(1.5 * (0.028 + 0.0008), rel=0.05)
+
+
+def test_a_saved_cost_of_another_shape_is_not_believed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    save_cost(calibrate(TimedRunner(clock), clock), tmp_path / "a.json")
+    assert recalled(TimedRunner(clock, factors=(1.0, 4.0)), tmp_path / "a.json", clock) is None
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"curve": {"1": -1}, "attention": 0, "plain": {}, "mixing": {}}'])
+def test_a_file_that_is_no_cost_is_measured_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert recalled(TimedRunner(ManualClock()), tmp_path / "a.json", ManualClock()) is None
+    assert recalled(TimedRunner(ManualClock()), tmp_path / "none.json", ManualClock()) is None
+
+
+def test_a_folder_that_cannot_be_written_is_no_reason_to_fail(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    save_cost(CostModel(CURVE), tmp_path / "file" / "a.json")

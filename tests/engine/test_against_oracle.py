@@ -90,8 +90,7 @@ def test_coupled_verification_of_drawn_drafts(prompt: list[int], fields: dict[st
     harness = Harness(runner(), proposer=Drawn(V), eos_ids=EOS, speculation="fixed:3")
     answer = harness.answer(prompt, **params.model_dump())
     assert (answer.token_ids, answer.finish_reason) == expected(prompt, params)
-    assert harness.core.drafter is not None
-    assert harness.core.drafter.faults == 0
+    assert harness.core.drafters[0].faults == 0
 
 
 class Traffic(RuleBasedStateMachine):

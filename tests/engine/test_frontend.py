@@ -35,7 +35,7 @@ class GatedRunner(ScriptedRunner):
 
 
 def build(runner: ScriptedRunner, **config: int) -> tuple[EngineThread, EngineCore]:
-    core = EngineCore(runner, ByteCodec(), proposer=PromptLookup(), config=EngineConfig(**config))
+    core = EngineCore(runner, ByteCodec(), proposers=[PromptLookup()], config=EngineConfig(**config))
     return EngineThread(core), core
 
 

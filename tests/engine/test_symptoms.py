@@ -212,8 +212,7 @@ def test_a_proposer_that_raises_kills_the_request() -> None:
 
     run = harness(proposer=Broken())
     assert run.answer(PROMPT, max_tokens=10).token_ids == truth(10)
-    assert run.core.drafter is not None
-    assert (run.core.drafter.faults, run.core.drafter.benchings) == (3, 1)
+    assert (run.core.drafters[0].faults, run.core.drafters[0].benchings) == (3, 1)
 
 
 @pytest.mark.parametrize("draft", [[V], [-1], [1, 2, 3, 4, 5, 6]], ids=["too large", "negative", "too many"])
@@ -226,8 +225,7 @@ def test_a_proposer_that_talks_nonsense_crashes_the_engine(draft: list[int]) -> 
 
     run = harness(proposer=Nonsense(lambda tokens, most: []))
     assert run.answer(PROMPT, max_tokens=10).token_ids == truth(10)
-    assert run.core.drafter is not None
-    assert run.core.drafter.faults > 0
+    assert run.core.drafters[0].faults > 0
 
 
 def test_speculation_preempts_a_running_request() -> None:

@@ -20,7 +20,18 @@ PROMPTS = [BenchPrompt("a", "x", "?"), BenchPrompt("b", "y", "?")]
 def sample(prompt: int, mode: str, repeat: int, decode_s: float, tokens: int = 11, last: int = 0) -> Sample:
     ids = (*range(tokens - 1), last)
     return Sample(
-        PROMPTS[prompt], mode, repeat, ids, decode_s, 0.5, accepted=3, rejected=1, passes=5, step_s=2.0, infer_s=1.9
+        PROMPTS[prompt],
+        mode,
+        repeat,
+        ids,
+        decode_s,
+        0.5,
+        accepted=3,
+        rejected=1,
+        passes=5,
+        step_s=2.0,
+        infer_s=1.9,
+        draft_s=0.02,
     )
 
 
@@ -39,6 +50,7 @@ def test_speed_is_of_all_prompts_together_and_the_median_of_repeats() -> None:
     assert found["auto"].acceptance_rate == 0.75
     assert found["auto"].acceptance_length == 2.0
     assert found["auto"].overhead_fraction == pytest.approx(0.05)
+    assert found["auto"].draft_fraction == pytest.approx(0.01)
     assert found["auto"].identical
 
 

@@ -69,8 +69,8 @@ def test_requests_do_not_see_each_other() -> None:
 def test_release_forgets() -> None:
     lookup = PromptLookup(1, 4)
     lookup.propose([Context("a", [1, 2, 1], 3)], [2])
-    lookup.release("a")
-    lookup.release("never seen")
+    lookup.release(Context("a", [1, 2, 1], 3))
+    lookup.release(Context("never seen", [1], 1))
     (draft,) = lookup.propose([Context("a", [1], 1)], [2])
     assert draft.tokens == ()
 

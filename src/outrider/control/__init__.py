@@ -1,7 +1,19 @@
 """Control: measured cost, estimated acceptance, and the windows that they imply."""
 
 from outrider.control.auto import AutoController, ControlCounts
-from outrider.control.base import Candidate, Controller, Load
-from outrider.control.cost import CostModel, calibrate
+from outrider.control.base import PLAIN, Candidate, Choice, Controller, Load
+from outrider.control.cost import CostModel, calibrate, recalled, save_cost
 
-__all__ = ["AutoController", "Candidate", "ControlCounts", "Controller", "CostModel", "Load", "calibrate"]
+__all__ = [
+    "PLAIN",
+    "AutoController",
+    "Candidate",
+    "Choice",
+    "ControlCounts",
+    "Controller",
+    "CostModel",
+    "Load",
+    "calibrate",
+    "recalled",
+    "save_cost",
+]

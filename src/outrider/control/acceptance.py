@@ -12,24 +12,34 @@ from dataclasses import dataclass
 
 from outrider.proposers.base import Draft
 
-_POSITIONS = 4
+_POSITIONS = 2
 _BUCKETS = 16
-_GLOBAL_FORGET = 0.998
-_REQUEST_FORGET = 0.95
-# Strength of the prior in observations: the proposer's word for a bucket, the whole server's experience for a request.
-_BUCKET_PRIOR = 4.0
-_REQUEST_PRIOR = 2.0
+_BINS = 10
 _CEILING = 0.98
+# What is expected of a bucket of one position comes from the bucket at all positions, that from the proposer's word,
+# and how far the word is to be believed from all its drafts; each prior weighs as much as so many observations. The
+# numbers made predictions of logged drafts likeliest (docs/how-it-works.md).
+_POSITION_PRIOR = 16.0
+_BUCKET_PRIOR = 16.0
+_WORD_PRIOR = 10.0
+_REQUEST_PRIOR = 8.0
+_WORD_AT_FIRST = 0.8
+_GLOBAL_FORGET = 0.9995
+_WORD_FORGET = 0.999
+_REQUEST_FORGET = 0.97
 
 
 @dataclass(slots=True)
 class _Tally:
-    hits: float
-    trials: float
+    hits: float = 0.0
+    trials: float = 0.0
 
-    def add(self, hit: bool, forget: float) -> None:
-        self.hits = self.hits * forget + hit
-        self.trials = self.trials * forget + 1.0
+    def add(self, hit: bool) -> None:
+        self.hits = self.hits * _GLOBAL_FORGET + hit
+        self.trials = self.trials * _GLOBAL_FORGET + 1.0
+
+    def rate(self, prior: float, weight: float) -> float:
+        return (self.hits + weight * prior) / (self.trials + weight)
 
 
 @dataclass(slots=True)
@@ -47,8 +57,14 @@ class AcceptanceModel:
     """Calibrated acceptance probabilities for one proposer."""
 
     def __init__(self) -> None:
-        self._tallies: dict[tuple[int, int], _Tally] = {}
+        self._buckets = [_Tally() for _ in range(_BUCKETS)]
+        self._cells = [[_Tally() for _ in range(_BUCKETS)] for _ in range(_POSITIONS)]
+        self._claimed = _WORD_PRIOR
+        self._held = _WORD_PRIOR * _WORD_AT_FIRST
         self._fortunes: dict[str, _Fortune] = {}
+        self._predicted = [0.0] * _BINS
+        self._hits = [0] * _BINS
+        self._trials = [0] * _BINS
 
     def probabilities(self, request: str, draft: Draft) -> list[float]:
         """For each draft token the probability that it is accepted given that those before it were."""
@@ -56,28 +72,42 @@ class AcceptanceModel:
         return [min(_CEILING, self._base(i, c) * factor) for i, c in enumerate(draft.confidence)]
 
     def _base(self, position: int, confidence: float) -> float:
-        tally = self._tally(position, confidence)
-        return tally.hits / tally.trials
+        bucket = _bucket(confidence)
+        word = min(_CEILING, confidence * self._held / self._claimed)
+        everywhere = self._buckets[bucket].rate(word, _BUCKET_PRIOR)
+        return self._cells[min(position, _POSITIONS - 1)][bucket].rate(everywhere, _POSITION_PRIOR)
 
-    def _tally(self, position: int, confidence: float) -> _Tally:
-        key = (min(position, _POSITIONS - 1), _bucket(confidence))
-        tally = self._tallies.get(key)
-        if tally is None:
-            # a proposer's own word is a start; half of it, since proposers are optimists
-            tally = self._tallies[key] = _Tally(0.5 * confidence * _BUCKET_PRIOR, _BUCKET_PRIOR)
-        return tally
+    def _learn(self, position: int, confidence: float, hit: bool) -> None:
+        bucket = _bucket(confidence)
+        self._buckets[bucket].add(hit)
+        self._cells[min(position, _POSITIONS - 1)][bucket].add(hit)
+        self._claimed = (self._claimed - _WORD_PRIOR) * _WORD_FORGET + confidence + _WORD_PRIOR
+        self._held = (self._held - _WORD_PRIOR * _WORD_AT_FIRST) * _WORD_FORGET + hit + _WORD_PRIOR * _WORD_AT_FIRST
 
     def observe(self, request: str, draft: Draft, emitted: Sequence[int]) -> None:
         """Learn from what was said after the draft was proposed, verified or not, up to the first difference."""
         fortune = self._fortunes.setdefault(request, _Fortune())
+        factor = fortune.factor()
         for position, (guess, said) in enumerate(zip(draft.tokens, emitted, strict=False)):
             hit = guess == said
             confidence = draft.confidence[position]
-            fortune.expected = fortune.expected * _REQUEST_FORGET + self._base(position, confidence)
+            base = self._base(position, confidence)
+            predicted = min(_CEILING, base * factor)
+            place = int(predicted * _BINS)
+            self._predicted[place] += predicted
+            self._hits[place] += hit
+            self._trials[place] += 1
+            fortune.expected = fortune.expected * _REQUEST_FORGET + base
             fortune.won = fortune.won * _REQUEST_FORGET + hit
-            self._tally(position, confidence).add(hit, _GLOBAL_FORGET)
+            self._learn(position, confidence, hit)
             if not hit:
                 return
+
+    def reliability(self) -> float:
+        """Mean distance of predicted from observed acceptance over ten bins of the prediction, weighted by trials."""
+        trials = sum(self._trials)
+        bins = zip(self._predicted, self._hits, strict=True)
+        return sum(abs(predicted - hits) for predicted, hits in bins) / trials if trials else 0.0
 
     def release(self, request: str) -> None:
         """Forget the request; what it taught about the proposer stays."""

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 from outrider.control.acceptance import AcceptanceModel
-from outrider.control.base import Candidate, Load
+from outrider.control.base import PLAIN, Candidate, Choice, Load
 from outrider.control.cost import CostModel
 from outrider.control.guard import Guard
 from outrider.control.policy import choose_windows, survival
 from outrider.control.threshold import ThresholdRule
-from outrider.proposers.base import Draft
+from outrider.params import Objective, Speculation
+from outrider.proposers.base import Proposal
 
 AUTO_BUDGET = 12
 """Most draft tokens that `auto` asks a proposer for."""
@@ -19,26 +20,48 @@ THRESHOLD_WINDOW = 4
 """Largest window of the `threshold` mode, and of `auto` while cost is unknown."""
 MARGIN = 0.02
 """Gain that a window must promise: estimates err, and a small promised gain is a coin toss."""
-
-
-@dataclass(slots=True)
-class _State:
-    guard: Guard = field(default_factory=Guard)
-    rule: ThresholdRule = field(default_factory=lambda: ThresholdRule.start(THRESHOLD_WINDOW))
+CHEAP = 0.005
+"""Share of a plain step below which a draft may be made beside a better one."""
+WORTH_PADDING = 0.03
+"""Share of a pass that padding it must save."""
+_MOST_PADDING = 4
+_DRAFTING_STEP = 0.05
 
 
 @dataclass(slots=True)
 class ControlCounts:
-    """What the guard and the policy did, over all requests."""
+    """What the guard, the rule and the policy did and why, over all requests."""
 
     steps: int = 0
     """Steps of requests that could have speculated."""
     speculated: int = 0
     """Of which with a window."""
-    slept: int = 0
-    """Of which not even drafted, because drafts had not paid."""
-    falls: int = 0
+    unpromising: int = 0
+    """Falls of a proposer for a request because no draft was worth verifying."""
+    losing: int = 0
+    """Falls because verified drafts cost more than they brought."""
+    shrinks: int = 0
+    """Windows halved because of losses."""
     recoveries: int = 0
+    """Proposers that paid again after a sleep."""
+    slept: int = 0
+    """Steps in which a proposer was not asked because it sleeps for the request."""
+    rule_shrinks: int = 0
+    """Windows that the threshold rule made smaller."""
+    rule_disablings: int = 0
+    """Times that the threshold rule disabled speculation."""
+    padded: int = 0
+    """Tokens added because a wider pass is cheaper."""
+
+
+@dataclass(slots=True)
+class _State:
+    """What is known of one request."""
+
+    guards: dict[str, Guard] = field(default_factory=dict)
+    rule: ThresholdRule | None = None
+    pending: tuple[float, float] = (0.0, 0.0)
+    """What the chosen draft cost in plain tokens, and making it as a share of a plain step."""
 
 
 class AutoController:
@@ -46,100 +69,221 @@ class AutoController:
 
     Args:
         cost: the measured cost of passes; without it `auto` follows the `threshold` rule.
+        objective: `latency` or `throughput` of `auto`; see `choose_windows`.
     """
 
-    def __init__(self, cost: CostModel | None = None) -> None:
+    def __init__(self, cost: CostModel | None = None, objective: Objective = "throughput") -> None:
         self.cost = cost
-        self.acceptance = AcceptanceModel()
+        self.objective: Objective = objective
         self.counts = ControlCounts()
+        self.acceptance: dict[str, AcceptanceModel] = {}
+        """By proposer."""
+        self.drafting: dict[str, float] = {}
+        """Seconds that a draft takes, by proposer."""
         self._states: dict[str, _State] = {}
 
     def _state(self, request: str) -> _State:
         return self._states.setdefault(request, _State())
 
-    def _by_rule(self, candidate: Candidate) -> bool:
-        return candidate.mode.mode == "threshold" or (candidate.mode.mode == "auto" and self.cost is None)
+    def _model(self, source: str) -> AcceptanceModel:
+        return self.acceptance.setdefault(source, AcceptanceModel())
 
-    def budgets(self, candidates: Sequence[Candidate]) -> list[int]:
+    def _by_rule(self, mode: Speculation) -> bool:
+        return mode.mode == "threshold" or (mode.mode == "auto" and self.cost is None)
+
+    # --- before the pass -------------------------------------------------------------------------------------
+
+    def budgets(self, source: str, candidates: Sequence[Candidate]) -> list[int]:
         """See `Controller.budgets`."""
-        return [min(candidate.limit, self._budget(candidate)) for candidate in candidates]
+        return [min(candidate.limit, self._budget(source, candidate)) for candidate in candidates]
 
-    def _budget(self, candidate: Candidate) -> int:
-        if candidate.mode.mode == "off":
+    def _budget(self, source: str, candidate: Candidate) -> int:
+        mode = candidate.mode
+        if mode.mode == "off":
             return 0
-        self.counts.steps += 1
-        if candidate.mode.mode == "fixed":
-            return candidate.mode.window
+        if mode.mode == "fixed":
+            return mode.window
         state = self._state(candidate.request)
-        if self._by_rule(candidate):
-            return state.rule.next_window()
-        if state.guard.awake():
-            return AUTO_BUDGET
-        self.counts.slept += 1
-        return 0
+        if self._by_rule(mode):
+            rule = self._rule(state, mode)
+            return rule.window if rule.disabled == 0 else 0
+        guard = state.guards.setdefault(source, Guard())
+        if not guard.awake():
+            self.counts.slept += 1
+            return 0
+        return min(mode.window or AUTO_BUDGET, AUTO_BUDGET if guard.cap is None else guard.cap)
 
-    def windows(self, candidates: Sequence[Candidate], drafts: Sequence[Draft], load: Load) -> list[int]:
-        """See `Controller.windows`."""
-        chosen = [len(draft.tokens) for draft in drafts]
-        by_cost = [i for i, c in enumerate(candidates) if c.mode.mode == "auto" and self.cost is not None]
-        if any(chosen[i] for i in by_cost):
-            self._choose(candidates, drafts, load, chosen, by_cost)
-        for i in by_cost:
-            if drafts[i].tokens:  # a step without a draft costs nothing and says nothing
-                self._tell_guard(self._state(candidates[i].request), chosen[i])
-        self.counts.speculated += sum(window > 0 for window in chosen)
-        return chosen
+    def _rule(self, state: _State, mode: Speculation) -> ThresholdRule:
+        if state.rule is None:
+            state.rule = ThresholdRule(mode.window or THRESHOLD_WINDOW, mode.shrink_below, mode.disable_below)
+        return state.rule
 
-    def _choose(
+    def choose(
+        self, candidates: Sequence[Candidate], proposals: Sequence[Sequence[Proposal]], load: Load
+    ) -> list[Choice]:
+        """See `Controller.choose`."""
+        choices = [PLAIN] * len(candidates)
+        by_cost = []
+        for i, candidate in enumerate(candidates):
+            mode = candidate.mode
+            if mode.mode == "off":
+                continue
+            self.counts.steps += 1
+            if mode.mode == "auto" and self.cost is not None:
+                by_cost.append(i)
+                continue
+            if mode.mode == "fixed":
+                window = mode.window
+            else:
+                window = self._rule(self._state(candidate.request), mode).next_window()
+            choices[i] = self._longest(candidate, proposals[i], window)
+        if any(proposals[i] for i in by_cost):
+            self._by_break_even(candidates, proposals, load, choices, by_cost)
+        self.counts.speculated += sum(choice.window > 0 for choice in choices)
+        return choices
+
+    def _survival(self, request: str, proposal: Proposal) -> list[float]:
+        return survival(self._model(proposal.source).probabilities(request, proposal.draft))
+
+    def _longest(self, candidate: Candidate, proposals: Sequence[Proposal], window: int) -> Choice:
+        """The proposal of which most is expected within a window that is given."""
+        best = PLAIN
+        if window > 0:
+            for number, proposal in enumerate(proposals):
+                row = self._survival(candidate.request, proposal)[:window]
+                if row and (not best.window or sum(row) > best.expected):
+                    best = Choice(number, len(row), sum(row))
+        return best
+
+    def _by_break_even(
         self,
         candidates: Sequence[Candidate],
-        drafts: Sequence[Draft],
+        proposals: Sequence[Sequence[Proposal]],
         load: Load,
-        chosen: list[int],
+        choices: list[Choice],
         by_cost: list[int],
     ) -> None:
-        """Replace the windows of the requests in `by_cost`; the others' are part of the load."""
+        """Replace the choices of the requests in `by_cost`; the others' are part of the load."""
         model = self.cost
         assert model is not None
         free = set(by_cost)
         fixed = [i for i in range(len(candidates)) if i not in free]
-        width = load.width + sum(chosen[i] for i in fixed)
-        attention = load.attention + sum(chosen[i] * candidates[i].context for i in fixed)
-        contexts = [candidates[i].context for i in by_cost]
+        width = load.width + sum(choices[i].window for i in fixed)
+        attention = load.attention + sum(choices[i].window * candidates[i].context for i in fixed)
+        context = sum(candidates[i].context for i in by_cost) / len(by_cost)
+        known: dict[int, float] = {}
 
-        def cost(windows: Sequence[int]) -> float:
-            more = sum(window * context for window, context in zip(windows, contexts, strict=True))
-            return model.seconds(Load(width + sum(windows), attention + more, load.sequences))
+        def cost_of(drafted: int) -> float:
+            if drafted not in known:
+                there = Load(width + drafted, attention + int(drafted * context), load.sequences)
+                known[drafted] = model.seconds(there)
+            return known[drafted]
 
-        survivals = [survival(self.acceptance.probabilities(candidates[i].request, drafts[i])) for i in by_cost]
-        windows = choose_windows(survivals, cost, MARGIN)
-        for i, window in zip(by_cost, windows, strict=True):
-            chosen[i] = window
+        picked = [self._pick(candidates[i].request, proposals[i], cost_of, len(by_cost)) for i in by_cost]
+        windows = choose_windows(
+            [row for _, row in picked], lambda windows: cost_of(sum(windows)), MARGIN, self.objective
+        )
+        drafted = sum(windows)
+        plain, dearer = cost_of(0), cost_of(drafted) - cost_of(0)
+        for i, (number, row), window in zip(by_cost, picked, windows, strict=True):
+            if not row:  # a step without a draft says nothing
+                continue
+            state = self._state(candidates[i].request)
+            making = self.drafting.get(proposals[i][number].source, 0.0) / plain
+            if window:
+                choices[i] = Choice(number, window, sum(row[:window]))
+                state.pending = (dearer * window / drafted * load.sequences / plain + making, making)
+            for other, proposal in enumerate(proposals[i]):
+                share = self.drafting.get(proposal.source, 0.0) / plain
+                if not window or (other != number and share > CHEAP):
+                    self._tell(state.guards.setdefault(proposal.source, Guard()), passed_over=share)
 
-    def _tell_guard(self, state: _State, window: int) -> None:
-        falls, recoveries = state.guard.falls, state.guard.recoveries
-        state.guard.chosen(window)
-        self.counts.falls += state.guard.falls - falls
-        self.counts.recoveries += state.guard.recoveries - recoveries
+    def _pick(
+        self, request: str, proposals: Sequence[Proposal], cost_of: Callable[[int], float], sequences: int
+    ) -> tuple[int, list[float]]:
+        """The proposal that would make the batch fastest if it were the only draft, and its survival."""
+        best, best_row, best_time = 0, list[float](), float("inf")
+        for number, proposal in enumerate(proposals):
+            row = self._survival(request, proposal)
+            tokens = float(sequences)
+            for drafted, s in enumerate(row, start=1):
+                tokens += s
+                time = cost_of(drafted) / tokens
+                if time < best_time:
+                    best, best_row, best_time = number, row, time
+        return best, best_row
 
-    def observe(self, request: str, draft: Draft, window: int, emitted: Sequence[int]) -> None:
+    # --- after the pass --------------------------------------------------------------------------------------
+
+    def observe(self, request: str, proposals: Sequence[Proposal], choice: Choice, emitted: Sequence[int]) -> None:
         """See `Controller.observe`."""
         state = self._state(request)
-        accepted = 0
-        for guess, said in zip(draft.tokens[:window], emitted, strict=False):
-            if guess != said:
-                break
-            accepted += 1
-        if window:
-            state.rule.observe(window, accepted)
-        self.acceptance.observe(request, draft, emitted)
+        if choice.window:
+            chosen = proposals[choice.proposal]
+            accepted = 0
+            for guess, said in zip(chosen.draft.tokens[: choice.window], emitted, strict=False):
+                if guess != said:
+                    break
+                accepted += 1
+            if state.rule is not None:
+                shrinks, disablings = state.rule.shrinks, state.rule.disablings
+                state.rule.observe(choice.window, accepted)
+                self.counts.rule_shrinks += state.rule.shrinks - shrinks
+                self.counts.rule_disablings += state.rule.disablings - disablings
+            guard = state.guards.get(chosen.source)
+            if guard is not None:
+                cost, making = state.pending
+                self._tell(guard, verified=(choice.window, accepted - cost, making))
+        for proposal in proposals:
+            self._model(proposal.source).observe(request, proposal.draft, emitted)
+
+    def _tell(
+        self, guard: Guard, *, passed_over: float | None = None, verified: tuple[int, float, float] | None = None
+    ) -> None:
+        """Tell a guard what happened, and count what it makes of it."""
+        before = replace(guard)
+        if passed_over is not None:
+            guard.passed_over(passed_over)
+        if verified is not None:
+            guard.verified(*verified)
+        self.counts.unpromising += guard.unpromising - before.unpromising
+        self.counts.losing += guard.losing - before.losing
+        self.counts.shrinks += guard.shrinks - before.shrinks
+        self.counts.recoveries += guard.recoveries - before.recoveries
 
     def observe_pass(self, load: Load, seconds: float) -> None:
         """See `Controller.observe_pass`."""
         if self.cost is not None:
             self.cost.observe(load, seconds)
 
+    def observe_drafting(self, source: str, requests: int, seconds: float) -> None:
+        """See `Controller.observe_drafting`."""
+        each = seconds / requests
+        known = self.drafting.get(source, each)
+        # what is far above the known is a stall, or the first look at a long prompt
+        self.drafting[source] = known + _DRAFTING_STEP * (min(each, 4.0 * known) - known)
+
+    def padding(self, load: Load) -> int:
+        """See `Controller.padding`."""
+        if self.cost is None:
+            return 0
+        per_token = load.attention // load.width
+        seconds = [
+            self.cost.seconds(Load(load.width + extra, load.attention + extra * per_token, load.sequences))
+            for extra in range(_MOST_PADDING + 1)
+        ]
+        extra = min(range(len(seconds)), key=seconds.__getitem__)
+        if seconds[extra] > (1.0 - WORTH_PADDING) * seconds[0]:
+            return 0
+        self.counts.padded += extra
+        return extra
+
+    def reliability(self) -> dict[str, float]:
+        """By proposer the mean distance of predicted from observed acceptance, over ten bins of the prediction."""
+        return {source: model.reliability() for source, model in self.acceptance.items()}
+
     def release(self, request: str) -> None:
         """See `Controller.release`."""
         self._states.pop(request, None)
-        self.acceptance.release(request)
+        for model in self.acceptance.values():
+            model.release(request)

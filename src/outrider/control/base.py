@@ -1,4 +1,4 @@
-"""The controller's contract: how many draft tokens each request may have in the next step."""
+"""The controller's contract: which draft, and how much of it, each request verifies in the next step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outrider.params import Speculation
-from outrider.proposers.base import Draft
+from outrider.proposers.base import Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,23 +34,48 @@ class Load:
     """Sequences in the pass; as many as tokens when all of them just decode."""
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What one request verifies."""
+
+    proposal: int = 0
+    """Which of its proposals."""
+    window: int = 0
+    """How many of that draft's tokens; 0 decodes plainly."""
+    expected: float = 0.0
+    """Tokens of them that are expected to be accepted."""
+
+
+PLAIN = Choice()
+
+
 class Controller(Protocol):
     """Chooses windows. Used from one thread only."""
 
-    def budgets(self, candidates: Sequence[Candidate]) -> list[int]:
-        """Most tokens to ask the proposer for, from 0 (it is not asked) to the candidate's limit."""
+    def budgets(self, source: str, candidates: Sequence[Candidate]) -> list[int]:
+        """Most tokens to ask this proposer for, from 0 (it is not asked) to the candidate's limit."""
         ...
 
-    def windows(self, candidates: Sequence[Candidate], drafts: Sequence[Draft], load: Load) -> list[int]:
-        """How much of each draft to verify, from 0 to its length."""
+    def choose(
+        self, candidates: Sequence[Candidate], proposals: Sequence[Sequence[Proposal]], load: Load
+    ) -> list[Choice]:
+        """For each request one of its proposals, and how much of it to verify."""
         ...
 
-    def observe(self, request: str, draft: Draft, window: int, emitted: Sequence[int]) -> None:
-        """Learn how a draft fared: it was proposed whole, `window` of it was verified, `emitted` was said."""
+    def observe(self, request: str, proposals: Sequence[Proposal], choice: Choice, emitted: Sequence[int]) -> None:
+        """Learn how a request's drafts fared: they were proposed whole, `choice` was verified, `emitted` was said."""
         ...
 
     def observe_pass(self, load: Load, seconds: float) -> None:
         """Learn what a pass cost; here the load counts everything in it, drafts too."""
+        ...
+
+    def observe_drafting(self, source: str, requests: int, seconds: float) -> None:
+        """Learn what it cost to ask this proposer for so many requests' drafts."""
+        ...
+
+    def padding(self, load: Load) -> int:
+        """Tokens to add to a pass because a wider one is cheaper; most of the time none."""
         ...
 
     def release(self, request: str) -> None:

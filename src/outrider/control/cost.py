@@ -7,9 +7,14 @@ just decodes takes other kernels than one in which any sequence has several toke
 
 from __future__ import annotations
 
+import json
+import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 from outrider.control.base import Load
 from outrider.runners.base import Runner, Segment
@@ -27,6 +32,11 @@ _SHAPE_STEP = 0.03
 _BATCH_STEP = 0.1
 # A pass this many times slower or faster than expected says more about the machine's neighbours than about the width.
 _OUTLIER = 1.5
+# A saved curve is believed when these widths' passes are dearer or cheaper than it says by factors this close.
+_RECHECKED = (1, 4, 9)
+_SAME_SHAPE = 1.25
+
+log = logging.getLogger("outrider")
 
 
 class CostModel:
@@ -96,6 +106,40 @@ class CostModel:
         """Seconds by width of one sequence's pass at a short context, as known now."""
         return {width: self._speed * seconds for width, seconds in self._curve.items()}
 
+    def as_json(self) -> dict[str, Any]:
+        """What `from_json` reads."""
+        return {
+            "curve": self.curve(),
+            "attention": self._speed * self._attention,
+            "plain": {n: self._speed * seconds for n, seconds in self._plain.items()},
+            "mixing": {n: self._speed * seconds for n, seconds in self._mixing.items()},
+        }
+
+    @classmethod
+    def from_json(cls, saved: dict[str, Any]) -> CostModel:
+        """A model that was saved.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is none.
+        """
+        tables = [
+            {int(key): float(value) for key, value in saved[name].items()} for name in ("curve", "plain", "mixing")
+        ]
+        attention = float(saved["attention"])
+        numbers = [attention, *(value for table in tables for value in table.values())]
+        if 1 not in tables[0] or not all(map(math.isfinite, numbers)) or min(tables[0].values()) <= 0:
+            raise ValueError("not a cost model")
+        return cls(tables[0], attention, tables[1], tables[2])
+
+    def scaled(self, factor: float) -> CostModel:
+        """The same shape on a machine that is so many times slower."""
+        return CostModel(
+            {n: factor * seconds for n, seconds in self._curve.items()},
+            factor * self._attention,
+            {n: factor * seconds for n, seconds in self._plain.items()},
+            {n: factor * seconds for n, seconds in self._mixing.items()},
+        )
+
 
 def _at(table: dict[int, float], key: int) -> float:
     """The table at a key: measured, between its neighbours, or along the last slope."""
@@ -114,47 +158,106 @@ def _at(table: dict[int, float], key: int) -> float:
     return table[last] + slope * (key - last)
 
 
-def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CostModel:
-    """Measure a runner that serves nobody yet; takes some fifty passes. Its KV cache is overwritten.
+class _Stopwatch:
+    """Times passes of a runner that serves nobody yet. Its KV cache is overwritten."""
 
-    The fastest of a few passes counts: what disturbs a pass only ever slows it.
-    """
-    info = runner.info
-    # a few blocks, written once, stand in for a long context: what is in them does not matter
-    written = list(range(min(info.num_blocks, -(-_WRITTEN // info.block_size))))
-    room = min(info.context_length, _LONG_CONTEXT)
-    blocks = (written * -(-room // (len(written) * info.block_size)))[: -(-room // info.block_size)]
+    def __init__(self, runner: Runner, clock: Callable[[], float]) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._info = runner.info
+        info = runner.info
+        self.room = min(info.context_length, _LONG_CONTEXT, info.num_blocks * info.block_size)
+        self._tokens = [(7919 * position + 11) % info.vocabulary for position in range(self.room)]
+        # each sequence of a batch reads blocks of its own, as it will; what is in them does not matter, so that a few
+        # are written and copied
+        self._per_sequence = -(-(_BATCH_CONTEXT + CALIBRATED_WIDTHS[-1]) // info.block_size)
+        most = max(-(-self.room // info.block_size), CALIBRATED_BATCHES[-1] * self._per_sequence)
+        self._used = min(info.num_blocks, most)
+        count = min(self.room, _WRITTEN)
+        written = -(-count // info.block_size)
+        runner.forward([Segment(self._tokens[:count], 0, self._blocks(0, count), 0)])
+        for block in range(written, self._used):
+            runner.copy_block(block % written, block)
 
-    def seconds(*segments: tuple[int, int]) -> float:
+    def _blocks(self, number: int, end: int) -> list[int]:
+        """Blocks of the sequence with this number."""
+        count = -(-end // self._info.block_size)
+        return [(number * self._per_sequence + i) % self._used for i in range(count)]
+
+    def seconds(self, segments: Sequence[tuple[int, int]]) -> float:
         """Of a pass with segments of (width, start)."""
-        batch = [Segment([0] * width, start, blocks, width) for width, start in segments]
-        started = clock()
-        runner.forward(batch)
-        return clock() - started
+        batch = [
+            Segment(self._tokens[:width], start, self._blocks(number, start + width), width)
+            for number, (width, start) in enumerate(segments)
+        ]
+        started = self._clock()
+        self._runner.forward(batch)
+        return self._clock() - started
 
-    count = min(room, len(written) * info.block_size)
-    runner.forward([Segment([0] * count, 0, blocks, 0)])
-    widths: Sequence[int] = [width for width in CALIBRATED_WIDTHS if width <= room]
+    def fastest(self, kinds: Sequence[tuple[tuple[int, int], ...]], rounds: int) -> dict[Any, float]:
+        """Of each kind of pass. What disturbs a pass only ever slows it.
+
+        Round by round, so that a slow moment does not fall on one kind alone; the first one, in which kernels are
+        compiled, does not count.
+        """
+        times: dict[Any, list[float]] = {kind: [] for kind in kinds}
+        for number in range(1 + rounds):
+            for kind, found in times.items():
+                taken = self.seconds(kind)
+                if number > 0:
+                    found.append(taken)
+        return {kind: min(found) for kind, found in times.items()}
+
+
+def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CostModel:
+    """Measure a runner that serves nobody yet; takes some fifty passes. Its KV cache is overwritten."""
+    watch = _Stopwatch(runner, clock)
+    room = watch.room
+    widths = [width for width in CALIBRATED_WIDTHS if width <= room]
     near = min(_BATCH_WINDOW, widths[-1])
     far = room - near
     behind = min(_BATCH_CONTEXT, far - 1) if far > 1 else 0
-    times: dict[tuple[tuple[int, int], ...], list[float]] = {((width, 0),): [] for width in widths}
-    times[((near, far),)] = []
-    for batch in CALIBRATED_BATCHES:
-        times[((1, behind),) * batch] = []
-        times[((1 + near, behind), *((1, behind),) * (batch - 1))] = []
-    for number in range(1 + _ROUNDS):  # round by round, so that a slow moment does not fall on one kind of pass alone
-        for segments, found in times.items():
-            taken = seconds(*segments)
-            if number > 0:  # kernels are compiled in the first round
-                found.append(taken)
-    curve = {width: min(times[((width, 0),)]) for width in widths}
-    attention = max(0.0, min(times[((near, far),)]) - curve[near]) / (near * far) if far else 0.0
+    alone = {batch: ((1, behind),) * batch for batch in CALIBRATED_BATCHES}
+    mixed = {batch: ((1 + near, behind), *((1, behind),) * (batch - 1)) for batch in CALIBRATED_BATCHES}
+    single = {width: ((width, 0),) for width in widths}
+    kinds = [*single.values(), ((near, far),), *alone.values(), *mixed.values()]
+    times = watch.fastest(kinds, _ROUNDS)
+    curve = {width: times[kind] for width, kind in single.items()}
+    attention = max(0.0, times[((near, far),)] - curve[near]) / (near * far) if far else 0.0
     plain, mixing = {}, {}
     for batch in CALIBRATED_BATCHES:
-        alone = min(times[((1, behind),) * batch])
-        mixed = min(times[((1 + near, behind), *((1, behind),) * (batch - 1))])
-        width = batch + near
-        plain[batch] = max(0.5 * alone, alone - attention * batch * behind)
-        mixing[batch] = max(0.5 * mixed, mixed - attention * width * behind) - _at(curve, width)
+        taken, dearer = times[alone[batch]], times[mixed[batch]]
+        plain[batch] = max(0.5 * taken, taken - attention * batch * behind)
+        mixing[batch] = max(0.5 * dearer, dearer - attention * (batch + near) * behind) - _at(curve, batch + near)
     return CostModel(curve, attention, plain, mixing)
+
+
+def recalled(runner: Runner, path: Path, clock: Callable[[], float] = time.perf_counter) -> CostModel | None:
+    """The model saved at `path`, if the runner still behaves like it; None where it must be measured anew.
+
+    A few passes are compared with it: all may be slower or faster alike, which is the moment's speed, but not one
+    against another.
+    """
+    try:
+        saved = CostModel.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+    watch = _Stopwatch(runner, clock)
+    if watch.room < _BATCH_CONTEXT + max(_RECHECKED):
+        return None
+    times = watch.fastest([((width, 0),) for width in _RECHECKED], _ROUNDS)
+    ratios = [times[((width, 0),)] / saved.seconds(Load(width, width * width // 2, 1)) for width in _RECHECKED]
+    if max(ratios) > _SAME_SHAPE * min(ratios):
+        return None
+    return saved.scaled(sorted(ratios)[len(ratios) // 2])
+
+
+def save_cost(model: CostModel, path: Path) -> None:
+    """Keep a cost model for the next start; a folder that cannot be written is no reason to fail."""
+    unfinished = path.with_suffix(".part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps(model.as_json(), indent=1) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        log.warning("cannot keep the measured cost at %s: %s", path, error)

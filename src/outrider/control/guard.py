@@ -1,7 +1,13 @@
-"""Fallback and recovery: a request whose drafts do not pay stops drafting, and is tried again later.
+"""Fallback and recovery: drafts that do not pay stop, for one request and proposer, and are tried again later.
 
-While it sleeps nothing is proposed for it at all. It wakes for a few steps in which drafts are proposed and compared
-with what is said, verified only if they promise to pay; each wake in vain doubles the sleep.
+Two things count. Drafts not worth verifying: after a dozen in a row the proposer is no longer asked. And realised
+loss: each verified draft brings what was accepted and costs what it made the pass dearer, both in plain tokens; the
+account of it starts at zero, keeps little credit for good times, and when it runs low the window is halved, when it is
+empty speculation stops. So however wrong the estimates are, a request loses a few tokens' time before each ever longer
+sleep.
+
+While it sleeps nothing is proposed at all. It wakes for a few steps in which drafts are proposed and compared with what
+is said, verified only if they promise to pay; each wake in vain doubles the sleep.
 """
 
 from __future__ import annotations
@@ -9,24 +15,38 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PATIENCE = 12
-"""Steps without a window that pays before a request falls asleep."""
+"""Drafts not worth verifying before the proposer falls asleep."""
 LOOK = 4
-"""Steps that it stays awake after a sleep."""
+"""Drafts that it makes after a sleep."""
 FIRST_SLEEP = 8
 LONGEST_SLEEP = 32
 """In steps; with LOOK it bounds how late a text that became predictable is noticed."""
+LOSS = 3.0
+"""Realised loss, in plain tokens, at which speculation stops; at half of it the window is halved."""
+CREDIT = 2.0
+"""Most of a gain that is set against later losses."""
+PROBING = 0.01
+"""Most of the time that may go into drafts that are not worth verifying."""
 
 
 @dataclass(slots=True)
 class Guard:
-    """The state of one request."""
+    """The state of one request and proposer."""
 
     patience: int = PATIENCE
     asleep: int = 0
     """Steps of sleep that are left."""
     next_sleep: int = FIRST_SLEEP
-    falls: int = 0
-    """Times that it fell asleep."""
+    account: float = 0.0
+    """Realised gain in plain tokens, bounded above."""
+    cap: int | None = None
+    """Largest window while the account is low."""
+    unpromising: int = 0
+    """Times that it fell asleep because no draft was worth verifying."""
+    losing: int = 0
+    """Times that it fell asleep because verified drafts cost more than they brought."""
+    shrinks: int = 0
+    """Times that the window was halved."""
     recoveries: int = 0
     """Times that drafts paid again after a sleep."""
 
@@ -39,16 +59,35 @@ class Guard:
             self.patience = LOOK
         return False
 
-    def chosen(self, window: int) -> None:
-        """Learn which window the policy chose for a step in which the request was awake."""
-        if window > 0:
-            if self.next_sleep > FIRST_SLEEP:
-                self.recoveries += 1
-            self.patience = PATIENCE
-            self.next_sleep = FIRST_SLEEP
-            return
+    def passed_over(self, cost: float = 0.0) -> None:
+        """Learn that a draft was not worth verifying.
+
+        Args:
+            cost: what making it cost, as a share of a plain step.
+        """
         self.patience -= 1
         if self.patience <= 0:
-            self.asleep = self.next_sleep
-            self.next_sleep = min(2 * self.next_sleep, LONGEST_SLEEP)
-            self.falls += 1
+            self.unpromising += 1
+            self._sleep(cost)
+
+    def verified(self, window: int, gain: float, cost: float = 0.0) -> None:
+        """Learn what a verified draft of `window` tokens brought, less what it cost, in plain tokens."""
+        self.patience = PATIENCE
+        self.account = min(CREDIT, self.account + gain)
+        if self.account >= 0.0:
+            self.cap = None
+            if gain > 0.0 and self.next_sleep > FIRST_SLEEP:
+                self.recoveries += 1
+                self.next_sleep = FIRST_SLEEP
+        elif self.account <= -LOSS:
+            self.losing += 1
+            self.account = -LOSS / 2
+            self._sleep(cost)
+        elif self.account <= -LOSS / 2 and window > 1 and gain < 0.0:
+            self.cap = window // 2
+            self.shrinks += 1
+
+    def _sleep(self, cost: float) -> None:
+        longest = max(LONGEST_SLEEP, int(LOOK * cost / PROBING))
+        self.asleep = max(self.next_sleep, min(longest, int(LOOK * cost / PROBING)))
+        self.next_sleep = min(2 * self.next_sleep, longest)

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-SHRINK_BELOW = 0.5
-DISABLE_BELOW = 0.3
+from outrider.params import DISABLE_BELOW, SHRINK_BELOW
+
 DISABLED_STEPS = 32
 _SMOOTHING = 0.15
-_START = 0.6
+_ABOVE = 0.1
 
 
 @dataclass(slots=True)
@@ -19,16 +19,22 @@ class ThresholdRule:
     """The state of one request."""
 
     largest: int
-    window: int
-    running: float = _START
+    shrink_below: float = SHRINK_BELOW
+    disable_below: float = DISABLE_BELOW
+    window: int = 0
+    running: float = 1.0
     """Accepted of drafted, smoothed over drafts."""
     disabled: int = 0
     """Steps without speculation that are left."""
+    shrinks: int = 0
+    disablings: int = 0
 
-    @classmethod
-    def start(cls, largest: int) -> ThresholdRule:
-        """A request that has not drafted yet, with this largest window."""
-        return cls(largest, largest)
+    def __post_init__(self) -> None:
+        self.window = self.largest
+        self.running = self._start()
+
+    def _start(self) -> float:
+        return min(1.0, self.shrink_below + _ABOVE)
 
     def next_window(self) -> int:
         """The window of this step; counts down while disabled."""
@@ -36,15 +42,17 @@ class ThresholdRule:
             return self.window
         self.disabled -= 1
         if self.disabled == 0:
-            self.running, self.window = _START, 1
+            self.running, self.window = self._start(), 1
         return 0
 
     def observe(self, drafted: int, accepted: int) -> None:
         """Learn from a verified draft."""
         self.running += _SMOOTHING * (accepted / drafted - self.running)
-        if self.running < DISABLE_BELOW:
+        if self.running < self.disable_below:
             self.disabled = DISABLED_STEPS
-        elif self.running < SHRINK_BELOW:
+            self.disablings += 1
+        elif self.running < self.shrink_below:
+            self.shrinks += self.window > 1
             self.window = max(1, self.window - 1)
         else:
             self.window = min(self.largest, self.window + 1)

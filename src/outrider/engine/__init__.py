@@ -14,7 +14,7 @@ from outrider.engine.outputs import (
     Usage,
 )
 from outrider.engine.request import Request
-from outrider.engine.stats import EngineStats, StepRecord
+from outrider.engine.stats import EngineStats, RequestStep, StepRecord
 from outrider.engine.text import TextCodec, TextStream
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Generation",
     "Handle",
     "Request",
+    "RequestStep",
     "StepRecord",
     "TextCodec",
     "TextStream",

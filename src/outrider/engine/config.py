@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, model_validator
 
-from outrider.params import Checked, Speculation, Verification
+from outrider.params import DISABLE_BELOW, SHRINK_BELOW, Checked, Objective, Speculation, Verification
 
 
 class EngineConfig(Checked):
@@ -17,7 +17,13 @@ class EngineConfig(Checked):
     """
 
     speculation: str = "auto"
-    """Mode of requests that do not choose: `off`, `auto` or `fixed:K`."""
+    """Mode of requests that do not choose: `off`, `auto`, `threshold` or `fixed:K`."""
+    shrink_below: float = SHRINK_BELOW
+    """Running acceptance below which `threshold` makes the window smaller, for requests that do not choose."""
+    disable_below: float = DISABLE_BELOW
+    """Running acceptance below which `threshold` stops for a while, for requests that do not choose."""
+    objective: Objective = "throughput"
+    """What `auto` makes fast in a batch: `latency`, each request, or `throughput`, all of them together."""
     verification: Verification = "coupled"
     """How sampled drafts are verified; only `coupled` gives the same text with speculation on or off."""
     max_running: Annotated[int, Field(ge=1, le=4096)] = 16
@@ -31,8 +37,18 @@ class EngineConfig(Checked):
     prefix_caching: bool = True
     """Keep the keys and values of finished prefixes for requests that start the same."""
 
-    @field_validator("speculation")
-    @classmethod
-    def _is_a_mode(cls, value: str) -> str:
-        Speculation.parse(value)
-        return value
+    @property
+    def mode(self) -> Speculation:
+        """How requests that do not choose speculate."""
+        return self.complete(Speculation.parse(self.speculation))
+
+    def complete(self, wanted: Speculation) -> Speculation:
+        """A request's wish with the engine's thresholds where it names none."""
+        own = {"shrink_below": self.shrink_below, "disable_below": self.disable_below}
+        chosen = {**own, **wanted.model_dump(include=wanted.model_fields_set)}
+        return Speculation(**{**wanted.model_dump(), **chosen})
+
+    @model_validator(mode="after")
+    def _is_a_mode(self) -> Self:
+        _ = self.mode
+        return self

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from outrider.control import AutoController, Candidate, Controller, Load
 from outrider.engine.config import EngineConfig
@@ -14,10 +15,9 @@ from outrider.engine.outputs import EmittedToken, FinishReason
 from outrider.engine.pacing import ChunkPacer
 from outrider.engine.request import Group, Request, Sequence, Sink
 from outrider.engine.scheduler import Scheduler, Work
-from outrider.engine.stats import EngineStats, StepRecord
+from outrider.engine.stats import EngineStats, RequestStep, StepRecord
 from outrider.engine.text import TextCodec
 from outrider.errors import InvalidRequest
-from outrider.params import Speculation
 from outrider.proposers import NO_DRAFT, Draft, Proposer
 from outrider.runners import Logits, Runner
 from outrider.verify import Sampler, Verdict, token_logprobs, verify
@@ -32,7 +32,7 @@ class EngineCore:
         runner: the target model.
         codec: its tokens' bytes.
         eos_ids: tokens that end a text.
-        proposer: guesses tokens; None never speculates.
+        proposers: guess tokens; without any it never speculates.
         controller: chooses windows.
         config: limits and defaults.
         clock: seconds, never going back.
@@ -44,7 +44,7 @@ class EngineCore:
         codec: TextCodec,
         *,
         eos_ids: tuple[int, ...] = (),
-        proposer: Proposer | None = None,
+        proposers: Iterable[Proposer] = (),
         controller: Controller | None = None,
         config: EngineConfig | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -60,10 +60,10 @@ class EngineCore:
         )
         self.scheduler = Scheduler(self.pool, self.config.max_running)
         self.stats = EngineStats()
-        self.drafter = Drafter(proposer, info.vocabulary, clock=clock) if proposer is not None else None
-        self._controller = controller or AutoController()
+        self.drafters = [Drafter(proposer, info.vocabulary, clock=clock) for proposer in proposers]
+        self.controller = controller or AutoController(objective=self.config.objective)
         self._eos_ids = eos_ids
-        self._default_mode = Speculation.parse(self.config.speculation)
+        self._default_mode = self.config.mode
         self._pacer = ChunkPacer(self.config.chunk_tokens, self.config.stretch)
         self._groups: dict[str, Group] = {}
 
@@ -88,6 +88,7 @@ class EngineCore:
             )
         for name, ids in (
             ("prompt", request.prompt),
+            ("prediction", request.prediction),
             ("logit_bias", params.logit_bias),
             ("stop_token_ids", params.stop_token_ids),
         ):
@@ -163,36 +164,35 @@ class EngineCore:
         for work in works:
             if work.sequence.timings.admitted is None:
                 work.sequence.timings.admitted = started
-        self._draft(works)
+        draft_seconds = self._draft(works)
         segments = [work.segment() for work in works]
         load = _load(works)
         infer_before = self.runner.infer_seconds
         logits = self.runner.forward(segments)
         infer_seconds = self.runner.infer_seconds - infer_before
-        row = accepted = emitted = 0
+        row = 0
+        verdicts = []
         for work, segment in zip(works, segments, strict=True):
-            verdict = self._advance(work, logits[row : row + segment.rows])
+            verdicts.append(self._advance(work, logits[row : row + segment.rows - work.padding]))
             row += segment.rows
-            accepted += verdict.accepted
-            emitted += len(verdict.tokens)
-        self._record(works, load, started, infer_seconds, accepted, emitted)
+        self._record(works, verdicts, load, started, infer_seconds, draft_seconds)
         return True
 
     def _record(
         self,
         works: list[Work],
+        verdicts: list[Verdict],
         load: Load,
         started: float,
         infer_seconds: float,
-        accepted: int,
-        emitted: int,
+        draft_seconds: float,
     ) -> None:
         seconds = self.clock() - started
         decoding = sum(work.decoding for work in works)
         prompt_tokens = sum(work.count for work in works if not work.decoding)
         self._pacer.observe(decoding, prompt_tokens, seconds)
         if infer_seconds > 0.0 and prompt_tokens == 0:  # a prompt chunk is another kind of pass
-            self._controller.observe_pass(load, infer_seconds)
+            self.controller.observe_pass(load, infer_seconds)
         self.stats.add(
             StepRecord(
                 started=started,
@@ -201,9 +201,13 @@ class EngineCore:
                 decoding=decoding,
                 prompt_tokens=prompt_tokens,
                 drafted=sum(len(work.draft.tokens) for work in works),
-                accepted=accepted,
-                emitted=emitted,
+                accepted=sum(verdict.accepted for verdict in verdicts),
+                emitted=sum(len(verdict.tokens) for verdict in verdicts),
                 width=load.width,
+                draft_seconds=draft_seconds,
+                requests=tuple(
+                    _request_step(work, verdict) for work, verdict in zip(works, verdicts, strict=True) if work.decoding
+                ),
             )
         )
 
@@ -212,23 +216,48 @@ class EngineCore:
         for request_id in late:
             self.cancel(request_id, "deadline")
 
-    def _draft(self, works: list[Work]) -> None:
-        """Give decoding sequences a draft. A sequence that has not said its first token is never made to wait."""
-        if self.drafter is None:
-            return
-        ready = [work for work in works if work.decoding]
+    def _draft(self, works: list[Work]) -> float:
+        """Give decoding sequences a draft; return the seconds that the proposers took.
+
+        A sequence that has not said its first token is never made to wait.
+        """
+        ready = [work for work in works if work.decoding] if self.drafters else []
         if not ready:
-            return
+            return 0.0
         candidates = [self._candidate(work.sequence) for work in ready]
-        self.drafter.draft(ready, self._controller.budgets(candidates))
-        windows = self._controller.windows(candidates, [work.proposed for work in ready], _load(works))
-        for work, window in zip(ready, windows, strict=True):
+        seconds = 0.0
+        for drafter in self.drafters:
+            asked, taken = drafter.draft(ready, self.controller.budgets(drafter.name, candidates))
+            if asked:
+                seconds += taken
+                self.controller.observe_drafting(drafter.name, asked, taken)
+        choices = self.controller.choose(candidates, [work.proposals for work in ready], _load(works))
+        last = None
+        for work, choice in zip(ready, choices, strict=True):
+            window = choice.window
+            if not window:
+                continue
             table = work.sequence.table
             assert table is not None
-            if window and not self.pool.reserve(table, len(work.sequence.tokens) + window):
+            if not self.pool.reserve(table, len(work.sequence.tokens) + window):
                 # speculation never takes a block from a request that runs
                 window = min(window, self.pool.capacity(table) - len(work.sequence.tokens))
-            work.draft = work.proposed.cut(window)
+            work.choice = replace(choice, window=window)
+            work.draft = work.proposals[choice.proposal].draft.cut(window)
+            last = work
+        if last is not None:
+            self._pad(works, last)
+        return seconds
+
+    def _pad(self, works: list[Work], work: Work) -> None:
+        """Widen a pass with drafts in it where a wider one is cheaper, if it needs no block for that."""
+        padding = self.controller.padding(_load(works))
+        if padding:
+            table = work.sequence.table
+            assert table is not None
+            end = len(work.sequence.tokens) + len(work.draft.tokens)
+            room = min(self.pool.capacity(table), self.context_length) - end
+            work.padding = max(0, min(padding, room))
 
     def _candidate(self, sequence: Sequence) -> Candidate:
         return Candidate(
@@ -254,8 +283,8 @@ class EngineCore:
             self.pool.commit(table, sequence.tokens, processed)
             return self._first_tokens(sequence, logits)
         verdict = self._choose(sequence, logits, work.draft, processed)
-        if work.proposed.tokens and sequence.finish_reason is None:
-            self._controller.observe(sequence.key, work.proposed, len(work.draft.tokens), verdict.tokens)
+        if work.proposals and sequence.finish_reason is None:
+            self.controller.observe(sequence.key, work.proposals, work.choice, verdict.tokens)
         return verdict
 
     def _first_tokens(self, sequence: Sequence, logits: Logits) -> Verdict:
@@ -312,8 +341,9 @@ class EngineCore:
         del verdict.tokens[len(emitted) :]
         assert sequence.table is not None
         self.pool.commit(sequence.table, sequence.tokens, min(processed + verdict.accepted, len(sequence.tokens)))
-        if drafted and self.drafter is not None:
-            self.drafter.observe(sequence.key, verdict.tokens)
+        if drafted:
+            for drafter in self.drafters:
+                drafter.observe(sequence.key, verdict.tokens)
         if reason is not None:
             self._finish(sequence, reason, emitted=emitted)
         else:
@@ -366,9 +396,9 @@ class EngineCore:
     ) -> None:
         sequence.finish_reason = reason
         self.scheduler.remove(sequence)
-        if self.drafter is not None:
-            self.drafter.release(sequence.key)
-            self._controller.release(sequence.key)
+        for drafter in self.drafters:
+            drafter.release(sequence.context)
+        self.controller.release(sequence.key)
         tail = "" if sequence.text.stopped else sequence.text.flush()
         self._hand_over(sequence, emitted or [], tail, error)
         group = sequence.group
@@ -380,7 +410,22 @@ def _load(works: list[Work]) -> Load:
     """What the works put into the pass, with the drafts that they have so far."""
     width = attention = 0
     for work in works:
-        tokens = work.count + len(work.draft.tokens)
+        tokens = work.count + len(work.draft.tokens) + work.padding
         width += tokens
         attention += tokens * (work.sequence.committed + tokens // 2)
     return Load(width, attention, len(works))
+
+
+def _request_step(work: Work, verdict: Verdict) -> RequestStep:
+    sequence = work.sequence
+    return RequestStep(
+        request=sequence.group.request.id,
+        index=sequence.index,
+        position=sequence.emitted - len(verdict.tokens),
+        proposed=tuple((proposal.source, len(proposal.draft.tokens)) for proposal in work.proposals),
+        source=work.proposals[work.choice.proposal].source if work.choice.window else "",
+        window=work.choice.window,
+        expected=work.choice.expected,
+        accepted=verdict.accepted,
+        emitted=len(verdict.tokens),
+    )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from outrider.engine.scheduler import Work
-from outrider.proposers import NO_DRAFT, Draft, Proposer, check_draft
+from outrider.proposers import Context, Draft, Proposal, Proposer, check_draft
 
 log = logging.getLogger("outrider")
 
@@ -19,7 +19,7 @@ BENCHED_STEPS = 256
 
 
 class Drafter:
-    """Stands between the engine and a proposer, so that a fault costs a request its window and nothing else.
+    """Stands between the engine and one proposer, so that a fault costs a request its window and nothing else.
 
     Args:
         proposer: guesses the tokens.
@@ -36,6 +36,7 @@ class Drafter:
         patience: float = 0.25,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.name = proposer.name
         self._proposer = proposer
         self._vocabulary = vocabulary
         self._patience = patience
@@ -47,24 +48,29 @@ class Drafter:
         self.benchings = 0
         """Times that it was benched."""
 
-    def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> None:
-        """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer."""
+    def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> tuple[int, float]:
+        """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer.
+
+        Returns:
+            How many requests it was asked for, and the seconds that it took.
+        """
         asked = [(work, budget) for work, budget in zip(works, budgets, strict=True) if budget > 0]
         if not asked:
-            return
+            return 0, 0.0
         if self._benched:
             self._benched -= 1
-            return
+            return 0, 0.0
         faults = self.faults
-        self._propose(asked)
+        taken = self._propose(asked)
         self._in_a_row = self._in_a_row + 1 if self.faults > faults else 0
         if self._in_a_row == FAULTS_IN_A_ROW:
             self._in_a_row = 0
             self._benched = BENCHED_STEPS
             self.benchings += 1
-            log.error("proposer %s: benched for %d steps", self._proposer.name, BENCHED_STEPS)
+            log.error("proposer %s: benched for %d steps", self.name, BENCHED_STEPS)
+        return len(asked), taken
 
-    def _propose(self, asked: Sequence[tuple[Work, int]]) -> None:
+    def _propose(self, asked: Sequence[tuple[Work, int]]) -> float:
         started = self._clock()
         try:
             contexts = [work.sequence.context for work, _ in asked]
@@ -73,20 +79,22 @@ class Drafter:
                 raise ValueError(f"{len(drafts)} drafts for {len(asked)} requests")
         except Exception as error:
             self._fault("propose", error)
-            return
+            return self._clock() - started
         for (work, budget), draft in zip(asked, drafts, strict=True):
-            work.proposed = self._checked(draft, budget)
+            if self._allowed(draft, budget) and draft.tokens:
+                work.proposals.append(Proposal(self.name, draft))
         taken = self._clock() - started
         if taken > self._patience:
             self._fault("propose", TimeoutError(f"took {taken:.3f} s, more than {self._patience} s"))
+        return taken
 
-    def _checked(self, draft: Draft, budget: int) -> Draft:
+    def _allowed(self, draft: Draft, budget: int) -> bool:
         try:
             check_draft(draft, budget, self._vocabulary)
         except Exception as error:
             self._fault("propose", error)
-            return NO_DRAFT
-        return draft
+            return False
+        return True
 
     def observe(self, key: str, tokens: Sequence[int]) -> None:
         """Tell the proposer what was emitted."""
@@ -95,13 +103,13 @@ class Drafter:
         except Exception as error:
             self._fault("observe", error)
 
-    def release(self, key: str) -> None:
-        """Let the proposer forget the request."""
+    def release(self, context: Context) -> None:
+        """Tell the proposer that the request is over."""
         try:
-            self._proposer.release(key)
+            self._proposer.release(context)
         except Exception as error:
             self._fault("release", error)
 
     def _fault(self, verb: str, error: Exception) -> None:
         self.faults += 1
-        log.warning("proposer %s: %s failed: %r", self._proposer.name, verb, error)
+        log.warning("proposer %s: %s failed: %r", self.name, verb, error)

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import queue
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from itertools import count
-from typing import Self
+from typing import Any, Self, TypeVar
 
 from outrider.engine.core import EngineCore
 from outrider.engine.outputs import Chunk, Completion, Generation
 from outrider.engine.request import Request
-from outrider.engine.stats import EngineStats
+from outrider.engine.stats import EngineStats, StepRecord
 from outrider.errors import EngineClosed, QueueFull
 from outrider.params import SamplingParams, Speculation
 
@@ -21,6 +21,7 @@ log = logging.getLogger("outrider")
 
 _Command = Callable[[], None]
 _Item = Chunk | EngineClosed
+_T = TypeVar("_T")
 
 
 class Handle:
@@ -148,11 +149,19 @@ class EngineThread:
         Raises:
             EngineClosed: the engine was closed or died.
         """
-        taken: queue.SimpleQueue[EngineStats] = queue.SimpleQueue()
+        return self._between_steps(self._core.stats.copy)
+
+    def trace(self, request: str) -> list[StepRecord]:
+        """The kept steps in which a request decoded; raises as `snapshot` does."""
+        return self._between_steps(lambda: self._core.stats.trace(request))
+
+    def _between_steps(self, look: Callable[[], _T]) -> _T:
+        """Have the engine's thread look at its own state."""
+        taken: queue.SimpleQueue[_T] = queue.SimpleQueue()
         with self._lock:
             if self._closed is not None:
                 raise self._closed
-            self._inbox.put(lambda: taken.put(self._core.stats.copy()))
+            self._inbox.put(lambda: taken.put(look()))
         while True:
             try:
                 return taken.get(timeout=0.2)
@@ -171,7 +180,9 @@ class EngineThread:
         params: SamplingParams,
         *,
         prompt_text: str | None = None,
-        speculation: str | None = None,
+        speculation: str | Mapping[str, Any] | Speculation | None = None,
+        prediction: Iterable[int] = (),
+        tenant: str | None = "",
         timeout: float | None = None,
     ) -> Request:
         """Make a request and check it.
@@ -184,7 +195,11 @@ class EngineThread:
             prompt=tuple(prompt),
             params=params,
             prompt_text=prompt_text,
-            speculation=Speculation.parse(speculation) if speculation is not None else None,
+            speculation=(
+                self._core.config.complete(Speculation.parse(speculation)) if speculation is not None else None
+            ),
+            prediction=tuple(prediction),
+            tenant=tenant,
             timeout=timeout,
         )
         self._core.check(request)

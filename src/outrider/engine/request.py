@@ -28,6 +28,10 @@ class Request:
     """The prompt as text, for `echo`; decoded from the ids where it is None."""
     speculation: Speculation | None = None
     """None leaves it to the engine's own mode."""
+    prediction: tuple[int, ...] = ()
+    """Tokens that the client expects in the answer."""
+    tenant: str | None = ""
+    """Whose request it is; see `Context.tenant`."""
     timeout: float | None = None
     """Seconds from arrival after which it is ended with what it has."""
     seed: int = field(default_factory=lambda: secrets.randbits(63))
@@ -55,7 +59,7 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.echoed = False
         """Whether the prompt's own text was sent, for `echo`."""
-        self.context = Context(self.key, self.tokens, len(request.prompt))
+        self.context = Context(self.key, self.tokens, len(request.prompt), request.prediction, request.tenant)
 
     @property
     def params(self) -> SamplingParams:

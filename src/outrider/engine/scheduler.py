@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from outrider.control import PLAIN, Choice
 from outrider.engine.kv import BlockPool
 from outrider.engine.request import Sequence
-from outrider.proposers import NO_DRAFT, Draft
+from outrider.proposers import NO_DRAFT, Draft, Proposal
 from outrider.runners import Segment
 
 
@@ -20,10 +21,14 @@ class Work:
     count: int
     """Known tokens that go through the model, from `sequence.committed` on."""
     decoding: bool
-    proposed: Draft = NO_DRAFT
-    """What the proposer said; the controller may have cut it."""
+    proposals: list[Proposal] = field(default_factory=list)
+    """What the proposers said."""
+    choice: Choice = PLAIN
+    """Which of them is verified, and how much of it."""
     draft: Draft = NO_DRAFT
     """What is verified in this pass."""
+    padding: int = 0
+    """Tokens behind the draft that mean nothing: the pass is cheaper with them."""
 
     @property
     def completes(self) -> bool:
@@ -41,7 +46,7 @@ class Work:
         """Trailing positions that need logits."""
         if self.scores:
             return self.count
-        return 1 + len(self.draft.tokens) if self.completes else 0
+        return 1 + len(self.draft.tokens) + self.padding if self.completes else 0
 
     def segment(self) -> Segment:
         """The work as the runner takes it."""
@@ -50,6 +55,7 @@ class Work:
         start = sequence.table.committed
         tokens = sequence.tokens[start : start + self.count]
         tokens += self.draft.tokens
+        tokens += tokens[-1:] * self.padding
         return Segment(tokens, start, sequence.table.blocks, self.rows)
 
 

@@ -9,6 +9,26 @@ _KEPT_STEPS = 4096
 
 
 @dataclass(frozen=True, slots=True)
+class RequestStep:
+    """What one decoding sequence did in a pass."""
+
+    request: str
+    index: int
+    """Of the completion."""
+    position: int
+    """Tokens of output before it."""
+    proposed: tuple[tuple[str, int], ...]
+    """Proposers that had a draft, and its length."""
+    source: str
+    """Whose draft was verified; empty for plain decoding."""
+    window: int
+    expected: float
+    """Tokens of the window that were expected to be accepted."""
+    accepted: int
+    emitted: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One pass through the model."""
 
@@ -25,6 +45,10 @@ class StepRecord:
     emitted: int
     width: int
     """Tokens in the pass."""
+    draft_seconds: float = 0.0
+    """Time spent asking proposers."""
+    requests: tuple[RequestStep, ...] = ()
+    """The sequences that decoded."""
 
 
 @dataclass(slots=True)
@@ -38,6 +62,7 @@ class EngineStats:
     drafted: int = 0
     accepted: int = 0
     emitted: int = 0
+    draft_seconds: float = 0.0
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_KEPT_STEPS))
 
     def add(self, record: StepRecord) -> None:
@@ -49,8 +74,13 @@ class EngineStats:
         self.drafted += record.drafted
         self.accepted += record.accepted
         self.emitted += record.emitted
+        self.draft_seconds += record.draft_seconds
         self.recent.append(record)
 
     def copy(self) -> EngineStats:
         """The totals as they are now, without the single steps."""
         return replace(self, recent=deque(maxlen=0))
+
+    def trace(self, request: str) -> list[StepRecord]:
+        """The kept steps in which a request decoded."""
+        return [record for record in self.recent if any(step.request == request for step in record.requests)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from pydantic import BaseModel
 
@@ -35,6 +35,8 @@ class ModeResult(BaseModel):
     """Whether every text is the first mode's, token for token."""
     overhead_fraction: float
     """Share of step time spent outside the model's forward pass."""
+    draft_fraction: float
+    """Share of step time spent asking proposers; part of the overhead."""
 
 
 class BenchReport(BaseModel):
@@ -54,6 +56,10 @@ class BenchReport(BaseModel):
     categories: dict[str, dict[str, ModeResult]]
     different: dict[str, dict[str, str]]
     """For each mode the prompts whose text was not the first mode's, and whether rounding explains it."""
+    reliability: dict[str, float]
+    """By proposer the mean distance of predicted from observed acceptance, over ten bins of the prediction."""
+    control: dict[str, int]
+    """What guard, rule and policy did in all modes together; see `ControlCounts`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,7 @@ class Sample:
     passes: int
     step_s: float
     infer_s: float
+    draft_s: float
 
 
 Watcher = Callable[[int, int, Sample], None]
@@ -124,6 +131,7 @@ def _sample(engine: Engine, prompt: BenchPrompt, mode: str, repeat: int, params:
         passes=answer.usage.passes,
         step_s=after.seconds - before.seconds,
         infer_s=after.infer_seconds - before.infer_seconds,
+        draft_s=after.draft_seconds - before.draft_seconds,
     )
 
 
@@ -147,6 +155,7 @@ def summarise(samples: Sequence[Sample], modes: Sequence[str]) -> dict[str, Mode
             acceptance_length=sum(len(s.tokens) - 1 for s in own) / passes if passes else 1.0,
             identical=all(s.tokens == first_texts[s.prompt.id] for s in own),
             overhead_fraction=1.0 - sum(s.infer_s for s in own) / sum(s.step_s for s in own),
+            draft_fraction=sum(s.draft_s for s in own) / sum(s.step_s for s in own),
         )
     return results
 
@@ -180,6 +189,8 @@ def report(
         overall=summarise(samples, modes),
         categories={name: summarise([s for s in samples if s.prompt.category == name], modes) for name in categories},
         different={mode: _differences(engine, samples, mode, modes[0], params) for mode in modes},
+        reliability=engine.controller.reliability(),
+        control=asdict(engine.controller.counts),
     )
 
 

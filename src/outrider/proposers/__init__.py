@@ -1,6 +1,23 @@
 """Proposers: cheap guesses of the next tokens."""
 
-from outrider.proposers.base import NO_DRAFT, Context, Draft, Proposer, check_draft
+from outrider.proposers.base import NO_DRAFT, Context, Draft, Proposal, Proposer, check_draft
 from outrider.proposers.lookup import PromptLookup
+from outrider.proposers.prediction import Prediction
+from outrider.proposers.registry import DEFAULT_PROPOSERS, Setup, make_proposers
+from outrider.proposers.suffix import Suffix, SuffixStore
 
-__all__ = ["NO_DRAFT", "Context", "Draft", "PromptLookup", "Proposer", "check_draft"]
+__all__ = [
+    "DEFAULT_PROPOSERS",
+    "NO_DRAFT",
+    "Context",
+    "Draft",
+    "Prediction",
+    "PromptLookup",
+    "Proposal",
+    "Proposer",
+    "Setup",
+    "Suffix",
+    "SuffixStore",
+    "check_draft",
+    "make_proposers",
+]

@@ -36,6 +36,14 @@ NO_DRAFT = Draft()
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """A draft and the name of the proposer that made it."""
+
+    source: str
+    draft: Draft
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """What a proposer may know about one request."""
 
@@ -44,6 +52,11 @@ class Context:
     tokens: Sequence[int]
     """Prompt and output so far; grows between calls and never changes before its end. Read, do not keep."""
     prompt_length: int
+    prediction: Sequence[int] = ()
+    """Text that the client expects in the answer."""
+    tenant: str | None = ""
+    """Whose request it is: what is remembered of one tenant's text is never drafted to another. None is neither
+    remembered nor shown what is."""
 
 
 class Proposer(Protocol):
@@ -59,11 +72,11 @@ class Proposer(Protocol):
         ...
 
     def observe(self, request: str, tokens: Sequence[int]) -> None:
-        """Learn what was really emitted for the request, after every step."""
+        """Learn what was emitted after a draft was verified."""
         ...
 
-    def release(self, request: str) -> None:
-        """Forget the request; unknown keys are fine."""
+    def release(self, context: Context) -> None:
+        """The request is over: learn from the whole of it what is worth it, and forget its state if there is any."""
         ...
 
 

@@ -99,11 +99,11 @@ class PromptLookup:
             return NO_DRAFT
         position, matched = found
         tokens = index.follow(position, most)
-        return Draft(tokens, [matched / (matched + 1)] * len(tokens))
+        return Draft(tokens, [(matched + step) / (matched + step + 1) for step in range(len(tokens))])
 
     def observe(self, request: str, tokens: Sequence[int]) -> None:
         """Nothing to do: `propose` reads what is new from the context itself."""
 
-    def release(self, request: str) -> None:
+    def release(self, context: Context) -> None:
         """See `Proposer.release`."""
-        self._indexes.pop(request, None)
+        self._indexes.pop(context.request, None)

@@ -124,6 +124,9 @@ class OpenVINORunner:
             self._request.set_tensor(port.get_any_name(), tensor)
             self._caches.append(tensor.data)
         self._infer_seconds = 0.0
+        device = core.get_property("CPU", "FULL_DEVICE_NAME")
+        self.fingerprint = f"{device} openvino {ov.__version__} {sorted(config.items())} {num_blocks} blocks"
+        """What the cost of a pass depends on, beside the weights."""
         self.info = RunnerInfo(
             vocabulary=int(compiled.output(0).partial_shape[-1].get_length()),
             context_length=context_length,
