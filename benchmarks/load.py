@@ -44,6 +44,7 @@ def compare(engine: Engine, prompts: list[Prompt], repeat: int, **fields: Any) -
     return {
         "tok_s": {mode: round(value, 1) for mode, value in median.items()},
         "ratio": {mode: round(value / median["off"], 3) for mode, value in median.items()},
+        "spread": {mode: round((max(v) - min(v)) / median[mode], 2) for mode, v in speeds.items()},
         "mean_window": {mode: round(statistics.median(values), 2) for mode, values in windows.items()},
     }
 
@@ -52,7 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
@@ -65,7 +66,7 @@ def main() -> None:
     )]  # fmt: skip
     rng = np.random.default_rng(0)
     random_tokens = [rng.integers(20, 49_000, 100).tolist() for _ in range(2)]
-    with Engine(args.model, prefix_caching=False) as engine:
+    with Engine(args.model, prefix_caching=False, store_tokens=0) as engine:
         for mode in MODES:
             engine.generate_batch(mixed, max_tokens=8, speculation=mode)
         result: dict[str, Any] = {"what": "throughput of a batch, prefill included", **provenance()}
