@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from outrider.control import AutoController, calibrate, recalled, save_cost
+from outrider.draft import DraftReport, match, report, share_memory
 from outrider.engine import (
     AsyncHandle,
     Chunk,
@@ -24,9 +26,11 @@ from outrider.errors import InvalidRequest
 from outrider.models import Manifest, Message, Progress, Resolver, Tokenizer, silent
 from outrider.models.store import home
 from outrider.params import SamplingParams, Speculation
-from outrider.proposers import DEFAULT_PROPOSERS, Proposer, Setup, SuffixStore, make_proposers
+from outrider.proposers import DEFAULT_PROPOSERS, DraftModel, Proposer, Setup, SuffixStore, make_proposers
 from outrider.runners import RunnerInfo
-from outrider.runners.openvino import KVPrecision, OpenVINORunner
+from outrider.runners.openvino import KVPrecision, OpenVINORunner, default_kv_bytes
+
+log = logging.getLogger("outrider")
 
 Prompt = str | Sequence[int] | Sequence[Message]
 """Text as it is, token ids, or the messages of a chat (which the model's template turns into text)."""
@@ -34,6 +38,8 @@ Prompt = str | Sequence[int] | Sequence[Message]
 Mode = str | Mapping[str, Any] | Speculation
 """How a request speculates: `off`, `auto:4`, `{"mode": "threshold", "disable_below": 0.2}`."""
 DEFAULT_STORE_TOKENS = 1 << 20
+SMALLEST_KV = 16 << 20
+"""KV cache of a runner whose real share of the memory is not known yet."""
 
 
 def chat(text: str, system: str | None = None) -> list[Message]:
@@ -48,7 +54,8 @@ class Engine:
     Args:
         model: a built-in name (`smollm2-135m`), `hf:org/name`, a `.gguf` file, or a directory with OpenVINO IR.
         speculation: `auto`, `threshold`, `fixed:K` or `off`, for requests that do not choose.
-        proposers: what guesses tokens, by name or made already; each request's draft is the most promising one.
+        draft: a smaller model that drafts, named as the model is; it shares the KV memory.
+        proposers: what else guesses tokens, by name or made already; each request's draft is the most promising one.
         store_tokens: tokens of earlier answers that the `suffix` proposer remembers, 46 bytes each; 0 for none.
         store_file: where they are read from at the start and written to at the end; by default nowhere.
         kv_memory: bytes for the KV cache; by default a quarter of what is free, at most 1 GiB.
@@ -71,6 +78,7 @@ class Engine:
         model: str,
         *,
         speculation: str = "auto",
+        draft: str | None = None,
         proposers: str | Sequence[str | Proposer] = DEFAULT_PROPOSERS,
         store_tokens: int = DEFAULT_STORE_TOKENS,
         store_file: Path | None = None,
@@ -81,17 +89,32 @@ class Engine:
         **settings: Any,
     ) -> None:
         config = EngineConfig(speculation=speculation, **settings)
-        files = Resolver(progress=progress).resolve(model)
+        resolver = Resolver(progress=progress)
+        files = resolver.resolve(model)
+        draft_files = resolver.resolve(draft) if draft is not None else None
         progress("load", 0, 0)
         self.manifest: Manifest = files.manifest
         self.tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
         runner = OpenVINORunner(
             files.directory,
             context_length=files.manifest.context_length,
-            kv_bytes=kv_memory,
+            kv_bytes=kv_memory if draft is None else SMALLEST_KV,
             kv_precision=kv_precision,
             threads=threads,
         )
+        self._draft_runner: OpenVINORunner | None = None
+        if draft_files is not None:
+            manifest = draft_files.manifest
+            # before its own cache is made, which takes its share of the memory, the smallest does
+            self._draft_runner = OpenVINORunner(
+                draft_files.directory,
+                context_length=manifest.context_length,
+                kv_bytes=SMALLEST_KV,
+                kv_precision=kv_precision,
+                threads=threads,
+            )
+            vocabulary, line = match(runner, self.tokenizer, self._draft_runner, draft_files)
+            share_memory(runner, self._draft_runner, kv_memory if kv_memory is not None else default_kv_bytes())
         self.info: RunnerInfo = runner.info
         self.store = SuffixStore(store_tokens) if store_tokens else None
         self._store_file = store_file
@@ -108,6 +131,13 @@ class Engine:
             cost = calibrate(runner)
             save_cost(cost, self._cost_file)
         self.controller = AutoController(cost, config.objective)
+        self.draft: DraftReport | None = None
+        """What the draft model is and costs, where there is one."""
+        if draft_files is not None and self._draft_runner is not None:
+            self.draft = report(cost, runner, files, self._draft_runner, draft_files, line)
+            if self.draft.advice is not None:
+                log.warning("%s", self.draft.advice)
+            made.append(DraftModel(self._draft_runner, vocabulary, self.controller.goes_on))
         core = EngineCore(
             runner,
             self.tokenizer,
@@ -306,6 +336,8 @@ class Engine:
         if not self._thread.alive:
             return
         self._thread.close()
+        if self._draft_runner is not None:
+            self._draft_runner.close()
         if self.controller.cost is not None and self.stats.steps:
             save_cost(self.controller.cost, self._cost_file)
         if self.store is not None and self._store_file is not None:

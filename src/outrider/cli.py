@@ -37,6 +37,7 @@ KVMemory = Annotated[str | None, typer.Option(help="Memory for the KV cache, as 
 KVPrecision = Annotated[str, typer.Option(help="How keys and values are stored: f16, f32 or u8 (not exact).")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.", min=1)]
 Proposers = Annotated[str, typer.Option(help="What guesses tokens, by comma.")]
+DraftName = Annotated[str | None, typer.Option("--draft", help="A smaller model that drafts; named as --model is.")]
 Mode = Annotated[
     str, typer.Option(help="off, auto, threshold, or fixed:K for a window of K tokens; auto:K bounds the window.")
 ]
@@ -85,7 +86,7 @@ def _engine(model: str, kv_memory: str | None, kv_precision: str, threads: int |
     if kv_precision not in ("f16", "f32", "u8"):
         raise InvalidRequest(f"--kv-precision {kv_precision!r} is not known; use f16, f32 or u8")
     with console.progress() as shown:
-        return Engine(
+        engine = Engine(
             model,
             kv_memory=parse_size(kv_memory),
             kv_precision=kv_precision,  # type: ignore[arg-type]  # checked above
@@ -93,6 +94,11 @@ def _engine(model: str, kv_memory: str | None, kv_precision: str, threads: int |
             progress=shown,
             **settings,
         )
+    if engine.draft is not None:
+        console.err.print(str(engine.draft), style="dim")
+        if engine.draft.advice is not None:
+            console.err.print(f"warning: {engine.draft.advice}", style="yellow")
+    return engine
 
 
 @app.callback(invoke_without_command=True)
@@ -169,6 +175,7 @@ def generate(
     system: Annotated[str | None, typer.Option(help="System message of the chat.")] = None,
     speculation: Mode = "auto",
     proposers: Proposers = DEFAULT_NAMES,
+    draft: DraftName = None,
     prediction: Annotated[Path | None, typer.Option(help="A file with text that is expected in the answer.")] = None,
     verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
@@ -232,7 +239,7 @@ def generate(
         logprobs=logprobs,
         echo=echo,
     )
-    settings = {"speculation": speculation, "verification": verification, "proposers": proposers}
+    settings = {"speculation": speculation, "verification": verification, "proposers": proposers, "draft": draft}
     expected = _read(prediction) if prediction is not None else None
     with _engine(model, kv_memory, kv_precision, threads, **settings) as engine:
         asked = text if raw else chat(text, system)
@@ -362,6 +369,7 @@ def bench(
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
     proposers: Proposers = DEFAULT_NAMES,
+    draft: DraftName = None,
     kv_memory: KVMemory = None,
     kv_precision: KVPrecision = "f16",
     threads: Threads = None,
@@ -379,7 +387,7 @@ def bench(
     asked = read_prompts(prompts, per_category)
     params = SamplingParams(max_tokens=max_tokens, seed=seed, temperature=temperature)
     # what one mode leaves behind must not help the next: no prefix cache, and no memory of answers
-    alone = {"prefix_caching": False, "store_tokens": 0, "proposers": proposers}
+    alone = {"prefix_caching": False, "store_tokens": 0, "proposers": proposers, "draft": draft}
     with _engine(model, kv_memory, kv_precision, threads, **alone) as engine:
         with console.progress() as shown:
             samples = benchmark.measure(
@@ -410,6 +418,7 @@ def trace(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     speculation: Mode = "auto",
     proposers: Proposers = DEFAULT_NAMES,
+    draft: DraftName = None,
     prediction: Annotated[Path | None, typer.Option(help="A file with text that is expected in the answer.")] = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of the answer.", min=2)] = 64,
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
@@ -427,7 +436,7 @@ def trace(
 
     text = _prompt_text(prompt, file)
     expected = _read(prediction) if prediction is not None else None
-    with _engine(model, None, "f16", None, speculation=speculation, proposers=proposers) as engine:
+    with _engine(model, None, "f16", None, speculation=speculation, proposers=proposers, draft=draft) as engine:
         asked = text if raw else chat(text)
         answer = engine.generate(asked, prediction=expected, max_tokens=max_tokens, temperature=temperature, seed=seed)
         steps = engine.trace(answer.request)

@@ -182,15 +182,15 @@ def candidate(mode: str, request: str = "r", limit: int = 20) -> Candidate:
 )
 def test_budgets_by_mode(mode: str, curve: dict[int, float] | None, budget: int) -> None:
     control = AutoController(CostModel(curve) if curve else None)
-    assert control.budgets("lookup", [candidate(mode)]) == [budget]
-    assert control.budgets("lookup", [candidate(mode, limit=1)]) == [min(1, budget)]
+    assert control.budgets("lookup", [candidate(mode)], [[]]) == [budget]
+    assert control.budgets("lookup", [candidate(mode, limit=1)], [[]]) == [min(1, budget)]
 
 
 def test_windows_are_cut_where_they_do_not_pay() -> None:
     drafts = [[Proposal("lookup", Draft([1] * 8, [0.9] * 8))]]
     for curve, expected in ((NEARLY_FREE, range(1, 9)), (DEAR, range(1))):
         control = AutoController(CostModel(curve))
-        control.budgets("lookup", [candidate("auto")])
+        control.budgets("lookup", [candidate("auto")], [[]])
         (choice,) = control.choose([candidate("auto")], drafts, Load(1, 10, 1))
         assert choice.window in expected
 
@@ -211,10 +211,10 @@ def test_each_proposer_has_its_own_record_and_its_own_guard() -> None:
     good, bad = Proposal("good", Draft([1, 2], [0.8] * 2)), Proposal("bad", Draft([3, 4], [0.8] * 2))
     asked = []
     for _ in range(200):
-        wanted = {name: control.budgets(name, [candidate("auto")])[0] for name in ("good", "bad")}
+        wanted = {name: control.budgets(name, [candidate("auto")], [[]])[0] for name in ("good", "bad")}
         asked.append(wanted["bad"] > 0)
         proposals = [p for p in (bad, good) if wanted[p.source]]
-        control.observe_drafting("bad", 1, 0.02)  # of a pass that takes 1.0
+        control.observe_drafting("bad", 1, 2, 0.02)  # of a pass that takes 1.0
         (choice,) = control.choose([candidate("auto")], [proposals], Load(1, 10, 1))
         control.observe("r", proposals, choice, [1, 2, 9])
     assert proposals[choice.proposal] is good
@@ -228,7 +228,7 @@ def test_thresholds_are_the_requests_own() -> None:
     lenient = Candidate("r", wish, 20, 10)
     proposals = [Proposal("p", Draft([1] * 4, [0.5] * 4))]
     for _ in range(50):
-        control.budgets("p", [lenient])
+        control.budgets("p", [lenient], [[]])
         (choice,) = control.choose([lenient], [proposals], Load(1, 10, 1))
         control.observe("r", proposals, choice, [1, 9])  # one of four: the field's rule would stop
     assert choice.window == 4
@@ -245,7 +245,7 @@ def test_a_pass_is_padded_where_a_wider_one_is_cheaper() -> None:
 def test_fixed_windows_of_others_are_part_of_the_load() -> None:
     control = AutoController(CostModel(NEARLY_FREE))
     both = [candidate("fixed:5", "a"), candidate("auto", "b")]
-    control.budgets("p", both)
+    control.budgets("p", both, [[], []])
     drafts = [[Proposal("p", Draft([1] * 5, [0.5] * 5))], [Proposal("p", Draft([1] * 8, [0.9] * 8))]]
     choices = control.choose(both, drafts, Load(2, 20, 2))
     assert choices[0].window == 5

@@ -2,7 +2,8 @@
 
 from outrider.control.auto import AutoController, ControlCounts
 from outrider.control.base import PLAIN, Candidate, Choice, Controller, Load
-from outrider.control.cost import CostModel, calibrate, recalled, save_cost
+from outrider.control.breakeven import break_even
+from outrider.control.cost import CostModel, calibrate, pass_seconds, recalled, save_cost
 
 __all__ = [
     "PLAIN",
@@ -13,7 +14,9 @@ __all__ = [
     "Controller",
     "CostModel",
     "Load",
+    "break_even",
     "calibrate",
+    "pass_seconds",
     "recalled",
     "save_cost",
 ]

@@ -12,7 +12,7 @@ from outrider.control.guard import Guard
 from outrider.control.policy import choose_windows, survival
 from outrider.control.threshold import ThresholdRule
 from outrider.params import Objective, Speculation
-from outrider.proposers.base import Proposal
+from outrider.proposers.base import Draft, Proposal
 
 AUTO_BUDGET = 12
 """Most draft tokens that `auto` asks a proposer for."""
@@ -60,6 +60,8 @@ class _State:
 
     guards: dict[str, Guard] = field(default_factory=dict)
     rule: ThresholdRule | None = None
+    by_cost: bool = False
+    """Whether measured break-even decides, and not a rule."""
     pending: tuple[float, float] = (0.0, 0.0)
     """What the chosen draft cost in plain tokens, and making it as a share of a plain step."""
 
@@ -80,6 +82,9 @@ class AutoController:
         """By proposer."""
         self.drafting: dict[str, float] = {}
         """Seconds that a draft takes, by proposer."""
+        self.stepping: dict[str, float] = {}
+        """Seconds for each token of the longest draft of a call, by proposer."""
+        self._brings: dict[str, float] = {}
         self._states: dict[str, _State] = {}
 
     def _state(self, request: str) -> _State:
@@ -93,25 +98,64 @@ class AutoController:
 
     # --- before the pass -------------------------------------------------------------------------------------
 
-    def budgets(self, source: str, candidates: Sequence[Candidate]) -> list[int]:
+    def budgets(
+        self, source: str, candidates: Sequence[Candidate], proposals: Sequence[Sequence[Proposal]]
+    ) -> list[int]:
         """See `Controller.budgets`."""
-        return [min(candidate.limit, self._budget(source, candidate)) for candidate in candidates]
+        return [
+            min(candidate.limit, self._budget(source, candidate, made))
+            for candidate, made in zip(candidates, proposals, strict=True)
+        ]
 
-    def _budget(self, source: str, candidate: Candidate) -> int:
+    def _budget(self, source: str, candidate: Candidate, made: Sequence[Proposal]) -> int:
         mode = candidate.mode
         if mode.mode == "off":
             return 0
+        state = self._state(candidate.request)
+        state.by_cost = False
         if mode.mode == "fixed":
             return mode.window
-        state = self._state(candidate.request)
         if self._by_rule(mode):
             rule = self._rule(state, mode)
             return rule.window if rule.disabled == 0 else 0
+        if made and self._outdone(source, candidate, made):
+            return 0
+        state.by_cost = True
         guard = state.guards.setdefault(source, Guard())
         if not guard.awake():
             self.counts.slept += 1
             return 0
         return min(mode.window or AUTO_BUDGET, AUTO_BUDGET if guard.cap is None else guard.cap)
+
+    def _outdone(self, source: str, candidate: Candidate, made: Sequence[Proposal]) -> bool:
+        """Whether a proposer is dear, and what cheaper ones made promises as much as it usually brings."""
+        if self.cost is None or self.drafting.get(source, 0.0) <= CHEAP * self._plain_seconds(candidate.context):
+            return False
+        best = max(sum(self._survival(candidate.request, proposal)) for proposal in made)
+        return best >= max(1.0, self._brings.get(source, 0.0))
+
+    def _plain_seconds(self, context: int) -> float:
+        assert self.cost is not None
+        return self.cost.seconds(Load(1, context, 1))
+
+    def goes_on(self, source: str, request: str, confidence: Sequence[float], batch: int) -> bool:
+        """Whether a proposer that drafts token by token should make one more.
+
+        Args:
+            source: the proposer.
+            request: whose draft it is.
+            confidence: of the tokens that it has.
+            batch: requests that share the proposer's next pass.
+        """
+        if not self._state(request).by_cost:
+            return True
+        row = survival(self._model(source).probabilities(request, Draft(range(len(confidence)), confidence)))
+        assert self.cost is not None
+        # the next one survives at most as this one does, by as much again as the last step took of it
+        expected = row[-1] * (row[-1] / row[-2] if len(row) > 1 else row[-1])
+        plain = self._plain_seconds(0)
+        wider = self.cost.seconds(Load(len(row) + 2, 0, 1)) - self.cost.seconds(Load(len(row) + 1, 0, 1))
+        return expected * plain > self.stepping.get(source, 0.0) / batch + max(0.0, wider)
 
     def _rule(self, state: _State, mode: Speculation) -> ThresholdRule:
         if state.rule is None:
@@ -230,6 +274,8 @@ class AutoController:
                 state.rule.observe(choice.window, accepted)
                 self.counts.rule_shrinks += state.rule.shrinks - shrinks
                 self.counts.rule_disablings += state.rule.disablings - disablings
+            brings = self._brings.get(chosen.source, 0.0)
+            self._brings[chosen.source] = brings + _DRAFTING_STEP * (accepted - brings)
             guard = state.guards.get(chosen.source)
             if guard is not None:
                 cost, making = state.pending
@@ -256,12 +302,11 @@ class AutoController:
         if self.cost is not None:
             self.cost.observe(load, seconds)
 
-    def observe_drafting(self, source: str, requests: int, seconds: float) -> None:
+    def observe_drafting(self, source: str, requests: int, longest: int, seconds: float) -> None:
         """See `Controller.observe_drafting`."""
-        each = seconds / requests
-        known = self.drafting.get(source, each)
-        # what is far above the known is a stall, or the first look at a long prompt
-        self.drafting[source] = known + _DRAFTING_STEP * (min(each, 4.0 * known) - known)
+        _follow(self.drafting, source, seconds / requests)
+        if longest:
+            _follow(self.stepping, source, seconds / longest)
 
     def padding(self, load: Load) -> int:
         """See `Controller.padding`."""
@@ -287,3 +332,9 @@ class AutoController:
         self._states.pop(request, None)
         for model in self.acceptance.values():
             model.release(request)
+
+
+def _follow(known: dict[str, float], source: str, seconds: float) -> None:
+    """Move an estimate; what is far above it is a stall, or the first look at a long prompt."""
+    before = known.get(source, seconds)
+    known[source] = before + _DRAFTING_STEP * (min(seconds, 4.0 * before) - before)

@@ -52,8 +52,14 @@ PLAIN = Choice()
 class Controller(Protocol):
     """Chooses windows. Used from one thread only."""
 
-    def budgets(self, source: str, candidates: Sequence[Candidate]) -> list[int]:
-        """Most tokens to ask this proposer for, from 0 (it is not asked) to the candidate's limit."""
+    def budgets(
+        self, source: str, candidates: Sequence[Candidate], proposals: Sequence[Sequence[Proposal]]
+    ) -> list[int]:
+        """Most tokens to ask this proposer for, from 0 (it is not asked) to the candidate's limit.
+
+        `proposals` are what those before it proposed for the same requests: where they promise enough, a dear one is
+        not asked.
+        """
         ...
 
     def choose(
@@ -70,8 +76,8 @@ class Controller(Protocol):
         """Learn what a pass cost; here the load counts everything in it, drafts too."""
         ...
 
-    def observe_drafting(self, source: str, requests: int, seconds: float) -> None:
-        """Learn what it cost to ask this proposer for so many requests' drafts."""
+    def observe_drafting(self, source: str, requests: int, longest: int, seconds: float) -> None:
+        """Learn what it cost to ask this proposer for so many requests' drafts, the longest of so many tokens."""
         ...
 
     def padding(self, load: Load) -> int:

@@ -232,6 +232,12 @@ def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) ->
     return CostModel(curve, attention, plain, mixing)
 
 
+def pass_seconds(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds of a pass over one token, of a runner that serves nobody yet. Its KV cache is overwritten."""
+    kind = ((1, 0),)
+    return _Stopwatch(runner, clock).fastest([kind], 2 * _ROUNDS)[kind]
+
+
 def recalled(runner: Runner, path: Path, clock: Callable[[], float] = time.perf_counter) -> CostModel | None:
     """The model saved at `path`, if the runner still behaves like it; None where it must be measured anew.
 

@@ -147,7 +147,7 @@ class EngineCore:
             vocabulary=self.runner.info.vocabulary,
             end_ids=sorted(group.end_ids),
         )
-        sequence = Sequence(group, index, self.codec, sampler)
+        sequence = Sequence(group, index, self.codec, sampler, self.config.verification)
         group.sequences.append(sequence)
         return sequence
 
@@ -227,10 +227,11 @@ class EngineCore:
         candidates = [self._candidate(work.sequence) for work in ready]
         seconds = 0.0
         for drafter in self.drafters:
-            asked, taken = drafter.draft(ready, self.controller.budgets(drafter.name, candidates))
+            made = [work.proposals for work in ready]
+            asked, longest, taken = drafter.draft(ready, self.controller.budgets(drafter.name, candidates, made))
             if asked:
                 seconds += taken
-                self.controller.observe_drafting(drafter.name, asked, taken)
+                self.controller.observe_drafting(drafter.name, asked, longest, taken)
         choices = self.controller.choose(candidates, [work.proposals for work in ready], _load(works))
         last = None
         for work, choice in zip(ready, choices, strict=True):

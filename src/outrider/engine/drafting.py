@@ -14,6 +14,7 @@ log = logging.getLogger("outrider")
 
 FAULTS_IN_A_ROW = 3
 """Faults after which a proposer is benched."""
+PATIENCE = 0.25
 BENCHED_STEPS = 256
 """Steps with drafting that it then sits out."""
 
@@ -24,7 +25,8 @@ class Drafter:
     Args:
         proposer: guesses the tokens.
         vocabulary: the target's; a draft token outside it is a fault.
-        patience: seconds that one call may take; longer is a fault, though its drafts are used.
+        patience: seconds that one call may take; longer is a fault, though its drafts are used. By default the
+            proposer's own attribute of that name, or 0.25.
         clock: seconds, never going back.
     """
 
@@ -33,13 +35,13 @@ class Drafter:
         proposer: Proposer,
         vocabulary: int,
         *,
-        patience: float = 0.25,
+        patience: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = proposer.name
         self._proposer = proposer
         self._vocabulary = vocabulary
-        self._patience = patience
+        self._patience: float = getattr(proposer, "patience", PATIENCE) if patience is None else patience
         self._clock = clock
         self._in_a_row = 0
         self._benched = 0
@@ -48,18 +50,18 @@ class Drafter:
         self.benchings = 0
         """Times that it was benched."""
 
-    def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> tuple[int, float]:
+    def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> tuple[int, int, float]:
         """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer.
 
         Returns:
-            How many requests it was asked for, and the seconds that it took.
+            How many requests it was asked for, the tokens of the longest draft, and the seconds that it took.
         """
         asked = [(work, budget) for work, budget in zip(works, budgets, strict=True) if budget > 0]
         if not asked:
-            return 0, 0.0
+            return 0, 0, 0.0
         if self._benched:
             self._benched -= 1
-            return 0, 0.0
+            return 0, 0, 0.0
         faults = self.faults
         taken = self._propose(asked)
         self._in_a_row = self._in_a_row + 1 if self.faults > faults else 0
@@ -68,7 +70,10 @@ class Drafter:
             self._benched = BENCHED_STEPS
             self.benchings += 1
             log.error("proposer %s: benched for %d steps", self.name, BENCHED_STEPS)
-        return len(asked), taken
+        longest = max(
+            (len(p.draft.tokens) for work, _ in asked for p in work.proposals if p.source == self.name), default=0
+        )
+        return len(asked), longest, taken
 
     def _propose(self, asked: Sequence[tuple[Work, int]]) -> float:
         started = self._clock()

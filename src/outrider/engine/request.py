@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from outrider.engine.kv import BlockTable
 from outrider.engine.outputs import Chunk, EmittedToken, FinishReason, Timings, Usage
 from outrider.engine.text import TextCodec, TextStream
-from outrider.params import SamplingParams, Speculation
+from outrider.params import SamplingParams, Speculation, Verification
 from outrider.proposers import Context
 from outrider.verify import Sampler, TokenLogprobs
 
@@ -45,7 +45,9 @@ class Request:
 class Sequence:
     """One completion on its way. `tokens[:table.committed]` are in the KV cache."""
 
-    def __init__(self, group: Group, index: int, codec: TextCodec, sampler: Sampler) -> None:
+    def __init__(
+        self, group: Group, index: int, codec: TextCodec, sampler: Sampler, verification: Verification
+    ) -> None:
         request = group.request
         self.group = group
         self.index = index
@@ -59,7 +61,9 @@ class Sequence:
         self.finish_reason: FinishReason | None = None
         self.echoed = False
         """Whether the prompt's own text was sent, for `echo`."""
-        self.context = Context(self.key, self.tokens, len(request.prompt), request.prediction, request.tenant)
+        self.context = Context(
+            self.key, self.tokens, len(request.prompt), request.prediction, request.tenant, sampler, verification
+        )
 
     @property
     def params(self) -> SamplingParams:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from outrider.params import Verification
+
+if TYPE_CHECKING:
+    from outrider.verify.sampler import Sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +62,11 @@ class Context:
     tenant: str | None = ""
     """Whose request it is: what is remembered of one tenant's text is never drafted to another. None is neither
     remembered nor shown what is."""
+    sampler: Sampler | None = None
+    """How the request chooses its tokens, at the position after `tokens`. A proposer may push draft tokens, and must
+    pop them again."""
+    verification: Verification = "coupled"
+    """How its drafts are verified when it is not greedy."""
 
 
 class Proposer(Protocol):

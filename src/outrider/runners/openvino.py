@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -108,32 +109,46 @@ class OpenVINORunner:
             raise ModelError(
                 f"{path} needs inputs that this runner does not give: {', '.join(sorted(unknown)) or 'no KV cache'}"
             )
+        self._ports = caches
+        self._caches: list[np.ndarray[Any, Any]] = []
+        self._infer_seconds = 0.0
         # a quantised key block has rows more than tokens, for its scales; a value block has them beside each token
-        block_size = min(int(port.partial_shape[2].get_length()) for port in caches)
-        block_bytes = sum(self._bytes_per_block(port) for port in caches)
-        budget = default_kv_bytes() if kv_bytes is None else kv_bytes
-        num_blocks = budget // block_bytes
+        self.info = RunnerInfo(
+            vocabulary=int(compiled.output(0).partial_shape[-1].get_length()),
+            context_length=context_length,
+            block_size=min(int(port.partial_shape[2].get_length()) for port in caches),
+            num_blocks=0,
+            block_bytes=sum(self._bytes_per_block(port) for port in caches),
+        )
+        device = core.get_property("CPU", "FULL_DEVICE_NAME")
+        self._setting = f"{device} openvino {ov.__version__} {sorted(config.items())}"
+        self.allocate(default_kv_bytes() if kv_bytes is None else kv_bytes)
+
+    def allocate(self, kv_bytes: int) -> None:
+        """Make the KV cache anew, within this budget; what was in it is lost.
+
+        Raises:
+            InvalidRequest: the budget does not hold even one block.
+        """
+        info = self.info
+        num_blocks = kv_bytes // info.block_bytes
         if num_blocks < 1:
             raise InvalidRequest(
-                f"a KV budget of {budget} bytes holds no block; one block of {block_size} tokens needs {block_bytes}"
+                f"a KV budget of {kv_bytes} bytes holds no block; one block of {info.block_size} tokens needs "
+                f"{info.block_bytes}"
             )
-        self._caches: list[np.ndarray[Any, Any]] = []
-        for port in caches:
+        self._caches.clear()
+        for port in self._ports:
             shape = [num_blocks if dim.is_dynamic else dim.get_length() for dim in port.partial_shape]
             tensor = ov.Tensor(port.element_type, ov.Shape(shape))
             self._request.set_tensor(port.get_any_name(), tensor)
             self._caches.append(tensor.data)
-        self._infer_seconds = 0.0
-        device = core.get_property("CPU", "FULL_DEVICE_NAME")
-        self.fingerprint = f"{device} openvino {ov.__version__} {sorted(config.items())} {num_blocks} blocks"
+        self.info = replace(info, num_blocks=num_blocks)
+
+    @property
+    def fingerprint(self) -> str:
         """What the cost of a pass depends on, beside the weights."""
-        self.info = RunnerInfo(
-            vocabulary=int(compiled.output(0).partial_shape[-1].get_length()),
-            context_length=context_length,
-            block_size=block_size,
-            num_blocks=num_blocks,
-            block_bytes=block_bytes,
-        )
+        return f"{self._setting} {self.info.num_blocks} blocks"
 
     @staticmethod
     def _bytes_per_block(port: Any) -> int:

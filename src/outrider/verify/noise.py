@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     RACE = 0
     ACCEPT = 1
     RESIDUAL = 2
+    DRAFT = 3
 
 
 def _philox(seed: int, stream: int, position: int, purpose: Purpose, window: int) -> np.random.Philox:
