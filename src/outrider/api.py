@@ -17,6 +17,7 @@ from outrider.engine import (
     EngineCore,
     EngineStats,
     EngineThread,
+    Gauges,
     Generation,
     Handle,
     Request,
@@ -289,6 +290,24 @@ class Engine:
     def snapshot(self) -> EngineStats:
         """A copy of the totals between two steps; finished requests are wholly counted in it."""
         return self._thread.snapshot()
+
+    def gauges(self) -> Gauges:
+        """What the engine holds now: sequences, blocks, faults of proposers."""
+        return self._thread.gauges()
+
+    def set_mode(self, **fields: Any) -> EngineConfig:
+        """Change `speculation`, `shrink_below` or `disable_below` for requests that do not choose, while it runs."""
+        return self._thread.set_mode(**fields)
+
+    @property
+    def settings(self) -> EngineConfig:
+        """The engine's settings as they are now."""
+        return self._thread.settings
+
+    @property
+    def alive(self) -> bool:
+        """Whether requests are taken."""
+        return self._thread.alive
 
     def trace(self, request: str) -> list[StepRecord]:
         """The steps in which a request decoded, as far as the ring of the last steps goes back."""

@@ -451,6 +451,71 @@ def trace(
 
 
 @app.command()
+def serve(
+    model: Model = DEFAULT_MODEL,
+    host: Annotated[str, typer.Option(help="Address to bind; others than this machine need --api-key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        list[str] | None, typer.Option(envvar="OUTRIDER_API_KEYS", help="A client's key, or sha256:HASH. Repeatable.")
+    ] = None,
+    admin_key: Annotated[
+        list[str] | None, typer.Option(envvar="OUTRIDER_ADMIN_KEYS", help="A key that may change the server.")
+    ] = None,
+    speculation: Mode = "auto",
+    verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
+    objective: Annotated[
+        str, typer.Option(help="What auto makes fast in a batch: throughput or latency.")
+    ] = "throughput",
+    shrink_below: Annotated[float, typer.Option(help="Acceptance below which threshold shrinks the window.")] = 0.5,
+    disable_below: Annotated[float, typer.Option(help="Acceptance below which threshold stops for a while.")] = 0.3,
+    proposers: Proposers = DEFAULT_NAMES,
+    draft: DraftName = None,
+    store_tokens: Annotated[int, typer.Option(help="Tokens of earlier answers to remember; 0 for none.", min=0)] = 1
+    << 20,
+    store_file: Annotated[Path | None, typer.Option(help="Keep them here between starts.")] = None,
+    pace: Annotated[str, typer.Option(help="smooth spreads accepted bursts, burst sends them at once.")] = "smooth",
+    max_running: Annotated[int, typer.Option(help="Most sequences in a batch.", min=1)] = 16,
+    max_queue: Annotated[int, typer.Option(help="Most requests that wait; one more gets 429.", min=0)] = 256,
+    timeout: Annotated[float, typer.Option(help="Seconds after which an answer ends as it is.")] = 600.0,
+    kv_memory: KVMemory = None,
+    kv_precision: KVPrecision = "f16",
+    threads: Threads = None,
+) -> None:
+    """Serve OpenAI's API, metrics and a page.
+
+    Example: outrider serve -m smollm2-135m --port 8000
+    """
+    from outrider import console
+    from outrider.server import ServerConfig
+    from outrider.server.run import serve as run
+
+    config = ServerConfig(
+        host=host,
+        port=port,
+        api_keys=tuple(api_key or ()),
+        admin_keys=tuple(admin_key or ()),
+        pace=pace,  # type: ignore[arg-type]  # checked by the settings
+        timeout=timeout,
+    )
+    settings = {
+        "speculation": speculation,
+        "verification": verification,
+        "objective": objective,
+        "shrink_below": shrink_below,
+        "disable_below": disable_below,
+        "proposers": proposers,
+        "draft": draft,
+        "store_tokens": store_tokens,
+        "store_file": store_file,
+        "max_running": max_running,
+        "max_queue": max_queue,
+    }
+    engine = _engine(model, kv_memory, kv_precision, threads, **settings)
+    console.err.print(f"serving {engine.manifest.name} on http://{host}:{port}", style="bold")
+    run(engine, config)
+
+
+@app.command()
 def demo(
     model: Model = DEFAULT_MODEL,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=16)] = 128,

@@ -14,7 +14,7 @@ from outrider.engine.outputs import (
     Usage,
 )
 from outrider.engine.request import Request
-from outrider.engine.stats import EngineStats, RequestStep, StepRecord
+from outrider.engine.stats import EngineStats, Gauges, RequestStep, SourceStats, StepRecord
 from outrider.engine.text import TextCodec, TextStream
 
 __all__ = [
@@ -29,10 +29,12 @@ __all__ = [
     "EngineStats",
     "EngineThread",
     "FinishReason",
+    "Gauges",
     "Generation",
     "Handle",
     "Request",
     "RequestStep",
+    "SourceStats",
     "StepRecord",
     "TextCodec",
     "TextStream",

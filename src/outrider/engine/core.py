@@ -15,10 +15,10 @@ from outrider.engine.outputs import EmittedToken, FinishReason
 from outrider.engine.pacing import ChunkPacer
 from outrider.engine.request import Group, Request, Sequence, Sink
 from outrider.engine.scheduler import Scheduler, Work
-from outrider.engine.stats import EngineStats, RequestStep, StepRecord
+from outrider.engine.stats import EngineStats, Gauges, RequestStep, StepRecord
 from outrider.engine.text import TextCodec
 from outrider.errors import InvalidRequest
-from outrider.proposers import NO_DRAFT, Draft, Proposer
+from outrider.proposers import NO_DRAFT, Draft, Prediction, Proposer
 from outrider.runners import Logits, Runner
 from outrider.verify import Sampler, Verdict, token_logprobs, verify
 
@@ -132,6 +132,23 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether any request is open."""
         return bool(self._groups)
+
+    def gauges(self) -> Gauges:
+        """What is held now."""
+        return Gauges(
+            running=len(self.scheduler.running),
+            waiting=len(self.scheduler.waiting),
+            kv_used=self.pool.used,
+            kv_blocks=self.pool.num_blocks,
+            preemptions=self.scheduler.preemptions,
+            prefix_hit_tokens=self.scheduler.prefix_hit_tokens,
+            faults={drafter.name: (drafter.faults, drafter.benchings) for drafter in self.drafters},
+        )
+
+    def set_mode(self, config: EngineConfig) -> None:
+        """From now on, what requests that do not choose do."""
+        self.config = config
+        self._default_mode = config.mode
 
     def check_integrity(self) -> None:
         """Compare the KV books with all live sequences; raises AssertionError."""
@@ -283,7 +300,7 @@ class EngineCore:
         if sequence.emitted == 0:
             self.pool.commit(table, sequence.tokens, processed)
             return self._first_tokens(sequence, logits)
-        verdict = self._choose(sequence, logits, work.draft, processed)
+        verdict = self._choose(sequence, logits, work.draft, processed, work.source)
         if work.proposals and sequence.finish_reason is None:
             self.controller.observe(sequence.key, work.proposals, work.choice, verdict.tokens)
         return verdict
@@ -307,17 +324,17 @@ class EngineCore:
             total.tokens += verdict.tokens
         return total
 
-    def _choose(self, sequence: Sequence, logits: Logits, draft: Draft, processed: int) -> Verdict:
+    def _choose(self, sequence: Sequence, logits: Logits, draft: Draft, processed: int, source: str = "") -> Verdict:
         """Verify and emit; `processed` tokens of the sequence, its draft not counted, are now in the KV cache."""
         try:
             verdict = verify(logits, draft, sequence.sampler, self.config.verification)
         except FloatingPointError as error:
             self._finish(sequence, "error", str(error))
             return Verdict()
-        self._emit(sequence, verdict, len(draft.tokens), processed)
+        self._emit(sequence, verdict, len(draft.tokens), processed, source)
         return verdict
 
-    def _emit(self, sequence: Sequence, verdict: Verdict, drafted: int, processed: int) -> None:
+    def _emit(self, sequence: Sequence, verdict: Verdict, drafted: int, processed: int, source: str) -> None:
         """Append tokens one by one, as plain decoding would, up to the first that ends the text."""
         usage, timings = sequence.usage, sequence.timings
         timings.last_token = self.clock()
@@ -336,9 +353,12 @@ class EngineCore:
             emitted.append(EmittedToken(token, text, accepted, logprobs))
             if reason is not None:
                 break
-        if len(emitted) == len(verdict.tokens):
-            usage.rejected += drafted - verdict.accepted
+        rejected = drafted - verdict.accepted if len(emitted) == len(verdict.tokens) else 0
         verdict.accepted = min(verdict.accepted, len(emitted))
+        usage.rejected += rejected
+        if source == Prediction.name:
+            usage.accepted_prediction += verdict.accepted
+            usage.rejected_prediction += rejected
         del verdict.tokens[len(emitted) :]
         assert sequence.table is not None
         self.pool.commit(sequence.table, sequence.tokens, min(processed + verdict.accepted, len(sequence.tokens)))
@@ -424,7 +444,7 @@ def _request_step(work: Work, verdict: Verdict) -> RequestStep:
         index=sequence.index,
         position=sequence.emitted - len(verdict.tokens),
         proposed=tuple((proposal.source, len(proposal.draft.tokens)) for proposal in work.proposals),
-        source=work.proposals[work.choice.proposal].source if work.choice.window else "",
+        source=work.source,
         window=work.choice.window,
         expected=work.choice.expected,
         accepted=verdict.accepted,

@@ -10,10 +10,11 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from itertools import count
 from typing import Any, Self, TypeVar
 
+from outrider.engine.config import EngineConfig
 from outrider.engine.core import EngineCore
 from outrider.engine.outputs import Chunk, Completion, Generation
 from outrider.engine.request import Request
-from outrider.engine.stats import EngineStats, StepRecord
+from outrider.engine.stats import EngineStats, Gauges, StepRecord
 from outrider.errors import EngineClosed, QueueFull
 from outrider.params import SamplingParams, Speculation
 
@@ -151,6 +152,21 @@ class EngineThread:
         """
         return self._between_steps(self._core.stats.copy)
 
+    def gauges(self) -> Gauges:
+        """What is held now; raises as `snapshot` does."""
+        return self._between_steps(self._core.gauges)
+
+    def set_mode(self, **fields: Any) -> EngineConfig:
+        """Change fields of the engine's settings that say how requests that do not choose speculate.
+
+        Raises:
+            InvalidRequest: a value that is none.
+            EngineClosed: the engine was closed or died.
+        """
+        config = EngineConfig(**{**self._core.config.model_dump(), **fields})
+        self._between_steps(lambda: self._core.set_mode(config))
+        return config
+
     def trace(self, request: str) -> list[StepRecord]:
         """The kept steps in which a request decoded; raises as `snapshot` does."""
         return self._between_steps(lambda: self._core.stats.trace(request))
@@ -168,6 +184,11 @@ class EngineThread:
             except queue.Empty:
                 if self._closed is not None:
                     raise self._closed from None
+
+    @property
+    def settings(self) -> EngineConfig:
+        """The engine's settings as they are now."""
+        return self._core.config
 
     @property
     def alive(self) -> bool:

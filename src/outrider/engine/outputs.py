@@ -34,6 +34,9 @@ class Usage:
     """Draft tokens that were emitted."""
     rejected: int = 0
     """Draft tokens that the target did not say."""
+    accepted_prediction: int = 0
+    """Of the accepted ones, those of the client's own prediction."""
+    rejected_prediction: int = 0
     passes: int = 0
     """Target passes that emitted a token after the first one."""
 

@@ -31,6 +31,11 @@ class Work:
     """Tokens behind the draft that mean nothing: the pass is cheaper with them."""
 
     @property
+    def source(self) -> str:
+        """Whose draft is verified; empty for plain decoding."""
+        return self.proposals[self.choice.proposal].source if self.choice.window else ""
+
+    @property
     def completes(self) -> bool:
         """Whether the pass reaches the sequence's last token, so that a new one can be chosen."""
         return self.count == self.sequence.pending
@@ -73,6 +78,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.prefix_hit_tokens = 0
         self._worth_admitting = False
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -156,5 +162,6 @@ class Scheduler:
             sequence.table = table
             if sequence.emitted == 0:
                 sequence.usage.cached_tokens = table.committed
+                self.prefix_hit_tokens += table.committed
             self.running.append(sequence)
         self._worth_admitting = False

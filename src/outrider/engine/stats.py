@@ -52,6 +52,45 @@ class StepRecord:
 
 
 @dataclass(slots=True)
+class SourceStats:
+    """What became of one proposer's drafts."""
+
+    drafts: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    drafted_at: list[int] = field(default_factory=list)
+    """Tokens verified at each position of a draft."""
+    accepted_at: list[int] = field(default_factory=list)
+
+    def add(self, step: RequestStep) -> None:
+        """Count a verified draft."""
+        self.drafts += 1
+        self.drafted += step.window
+        self.accepted += step.accepted
+        missing = step.window - len(self.drafted_at)
+        self.drafted_at += [0] * missing
+        self.accepted_at += [0] * missing
+        for position in range(step.window):
+            self.drafted_at[position] += 1
+        for position in range(step.accepted):
+            self.accepted_at[position] += 1
+
+
+@dataclass(frozen=True, slots=True)
+class Gauges:
+    """What the engine holds at a moment."""
+
+    running: int
+    waiting: int
+    kv_used: int
+    kv_blocks: int
+    preemptions: int
+    prefix_hit_tokens: int
+    faults: dict[str, tuple[int, int]]
+    """By proposer its faults, and the times that it was benched."""
+
+
+@dataclass(slots=True)
 class EngineStats:
     """Running totals since the engine started, and the last steps one by one."""
 
@@ -63,6 +102,8 @@ class EngineStats:
     accepted: int = 0
     emitted: int = 0
     draft_seconds: float = 0.0
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+    """By proposer, what became of its drafts."""
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_KEPT_STEPS))
 
     def add(self, record: StepRecord) -> None:
@@ -76,6 +117,9 @@ class EngineStats:
         self.emitted += record.emitted
         self.draft_seconds += record.draft_seconds
         self.recent.append(record)
+        for step in record.requests:
+            if step.window:
+                self.by_source.setdefault(step.source, SourceStats()).add(step)
 
     def copy(self) -> EngineStats:
         """The totals as they are now, without the single steps."""

@@ -1,0 +1,467 @@
+"""The routes: OpenAI's API, operations, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from outrider import __version__
+from outrider.api import Engine
+from outrider.engine import AsyncHandle, Completion, EngineStats
+from outrider.errors import EngineClosed, InvalidRequest
+from outrider.models import Message as ChatTurn
+from outrider.params import SamplingParams
+from outrider.server import errors
+from outrider.server.answers import Answers, Kind
+from outrider.server.config import ServerConfig
+from outrider.server.errors import Refusal
+from outrider.server.metrics import Metrics
+from outrider.server.pacing import pieces
+from outrider.server.schema import (
+    ChatRequest,
+    CompletionRequest,
+    ErrorResponse,
+    ModeWish,
+    SpeculationWish,
+)
+
+log = logging.getLogger("outrider")
+
+_STATIC = Path(__file__).parent / "static"
+_PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503)
+}
+_COMPLETION_TOKENS = 16
+"""What OpenAI's text completions generate when nobody says."""
+_WATCH = 0.1
+"""Seconds between looks whether a client that waits is still there."""
+_EVENT_SECONDS = 1.0
+
+
+class ServerState:
+    """What the routes share."""
+
+    def __init__(self, engine: Engine, config: ServerConfig) -> None:
+        self.engine = engine
+        self.config = config
+        self.metrics = Metrics(engine)
+        self.draining = False
+        self._answer_seconds = 1.0
+
+    @property
+    def model(self) -> str:
+        """Name that clients call the model by."""
+        return self.engine.manifest.name
+
+    def retry_after(self) -> int:
+        """Seconds in which the queue will have moved."""
+        return max(1, math.ceil(self._answer_seconds))
+
+    def finished(self, route: str, completion: Completion) -> None:
+        """Count an answer, and learn how long they take."""
+        self.metrics.finished(route, completion)
+        timings = completion.timings
+        if timings.last_token is not None:
+            self._answer_seconds += 0.1 * (timings.last_token - timings.arrived - self._answer_seconds)
+
+
+def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
+    """The server around an engine, which stays the caller's to close."""
+    settings = config or ServerConfig()
+    state = ServerState(engine, settings)
+    app = FastAPI(
+        title="Outrider",
+        version=__version__,
+        description="OpenAI-compatible serving with speculative decoding that never changes the text.",
+        responses=_REFUSALS,
+    )
+    app.state.server = state
+    errors.install(app, state.metrics, state.retry_after)
+    app.add_middleware(_Gate, state=state)
+    _openai_routes(app, state)
+    _operations(app, state)
+    _page(app)
+    return app
+
+
+class _Gate:
+    """Refuses bodies that are too large, and everything but reads while the server drains."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        most = self._state.config.max_body
+        if self._state.draining and scope["method"] == "POST":
+            await self._refuse(Refusal(503, "the server is stopping; ask another one"), scope, receive, send)
+            return
+        too_large = Refusal(413, f"the body is larger than {most} bytes; send less, or raise max_body")
+        declared = dict(scope["headers"]).get(b"content-length", b"0")
+        if declared.isdigit() and int(declared) > most:
+            await self._refuse(too_large, scope, receive, send)
+            return
+        received = 0
+
+        async def counted() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > most:
+                raise too_large
+            return message
+
+        async def unless_too_large(message: Message) -> None:
+            if received <= most:  # what the routes make of the interruption is not the reason
+                await send(message)
+
+        await self._app(scope, counted, unless_too_large)
+        if received > most:
+            await self._refuse(too_large, scope, receive, send)
+
+    async def _refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+        self._state.metrics.refused.labels(str(refusal.status)).inc()
+        headers = {"Retry-After": str(self._state.retry_after()), "Connection": "close"}
+        content = ErrorResponse(error=refusal.body).model_dump()
+        await JSONResponse(content, refusal.status, headers)(scope, receive, send)
+
+
+# --- who asks ------------------------------------------------------------------------------------------------
+
+
+def _key(request: Request) -> str | None:
+    scheme, _, key = request.headers.get("authorization", "").partition(" ")
+    return key.strip() if scheme.lower() == "bearer" and key.strip() else None
+
+
+def _tenant(request: Request) -> str:
+    """Whose request it is; refuses strangers."""
+    state: ServerState = request.app.state.server
+    tenant = state.config.tenant(_key(request))
+    if tenant is None and state.config.admin(_key(request)):
+        return "admin"
+    if tenant is None:
+        raise Refusal(401, "no known API key; send 'Authorization: Bearer KEY'", code="invalid_api_key")
+    return "" if state.config.share_memory else tenant
+
+
+def _admin(request: Request) -> None:
+    state: ServerState = request.app.state.server
+    if not state.config.admin_keys:
+        raise Refusal(403, "this server has no admin keys; start it with --admin-key to change it while it runs")
+    if not state.config.admin(_key(request)):
+        raise Refusal(401, "an admin key is needed; send 'Authorization: Bearer KEY'", code="invalid_api_key")
+
+
+Tenant = Annotated[str, Depends(_tenant)]
+
+
+# --- OpenAI --------------------------------------------------------------------------------------------------
+
+
+def _openai_routes(app: FastAPI, state: ServerState) -> None:
+    @app.get("/v1/models", dependencies=[Depends(_tenant)])
+    def models() -> dict[str, Any]:
+        """The model that is served."""
+        return {"object": "list", "data": [_model_card(state)]}
+
+    @app.get("/v1/models/{name:path}", dependencies=[Depends(_tenant)])
+    def model(name: str) -> dict[str, Any]:
+        """The model of this name."""
+        _check_model(state, name)
+        return _model_card(state)
+
+    @app.post("/v1/chat/completions", response_model=None)
+    async def chat(body: ChatRequest, request: Request, tenant: Tenant) -> Response:
+        """Answer a conversation."""
+        _check_model(state, body.model)
+        turns = [ChatTurn(role="system" if m.role == "developer" else m.role, content=m.text()) for m in body.messages]
+        prompt = await asyncio.to_thread(state.engine.encode, turns)
+        most = body.max_completion_tokens or body.max_tokens or state.config.default_max_tokens
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
+        params = _params(state, body, most, logprobs, prompt)
+        prediction = body.prediction.text() if body.prediction is not None else None
+        return await _answer(state, "chat", request, body, prompt, params, prediction, tenant)
+
+    @app.post("/v1/completions", response_model=None)
+    async def complete(body: CompletionRequest, request: Request, tenant: Tenant) -> Response:
+        """Continue a text."""
+        _check_model(state, body.model)
+        prompt = body.prompt
+        ids = prompt if isinstance(prompt, list) else await asyncio.to_thread(state.engine.encode, prompt)
+        params = _params(state, body, body.max_tokens or _COMPLETION_TOKENS, body.logprobs, ids, echo=body.echo)
+        prediction = body.prediction.text() if body.prediction is not None else None
+        return await _answer(state, "text", request, body, ids, params, prediction, tenant)
+
+
+def _model_card(state: ServerState) -> dict[str, Any]:
+    return {
+        "id": state.model,
+        "object": "model",
+        "created": 0,
+        "owned_by": "outrider",
+        "max_model_len": state.engine.info.context_length,
+    }
+
+
+def _check_model(state: ServerState, name: str) -> None:
+    if name != state.model:
+        raise Refusal(
+            404,
+            f"the model {name!r} is not served here; this is {state.model!r}",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def _params(
+    state: ServerState,
+    body: ChatRequest | CompletionRequest,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt: list[int],
+    *,
+    echo: bool = False,
+) -> SamplingParams:
+    if (body.n or 1) > state.config.max_n:
+        raise Refusal(400, f"n={body.n} is more than the {state.config.max_n} that this server allows", param="n")
+    try:
+        bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
+    except ValueError:
+        raise Refusal(400, "logit_bias: keys must be token ids", param="logit_bias") from None
+    room = max(1, state.engine.info.context_length - len(prompt))
+    fields: dict[str, Any] = {
+        "temperature": 1.0 if body.temperature is None else body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "min_p": body.min_p,
+        "repetition_penalty": body.repetition_penalty,
+        "presence_penalty": body.presence_penalty,
+        "frequency_penalty": body.frequency_penalty,
+        "logit_bias": bias or None,
+        "seed": body.seed,
+        "n": body.n,
+        "max_tokens": min(max_tokens, room),
+        "min_tokens": body.min_tokens,
+        "stop": body.stop,
+        "stop_token_ids": body.stop_token_ids,
+        "logprobs": logprobs,
+    }
+    return SamplingParams(
+        ignore_eos=body.ignore_eos,
+        skip_special_tokens=body.skip_special_tokens,
+        echo=echo,
+        **{name: value for name, value in fields.items() if value is not None},
+    )
+
+
+async def _answer(
+    state: ServerState,
+    kind: Kind,
+    request: Request,
+    body: ChatRequest | CompletionRequest,
+    prompt: list[int],
+    params: SamplingParams,
+    prediction: str | None,
+    tenant: str,
+) -> Response:
+    wish = body.speculation
+    handle = state.engine.submit_async(
+        prompt,
+        params,
+        speculation=wish.fields() if isinstance(wish, SpeculationWish) else wish,
+        prediction=prediction,
+        tenant=tenant,
+        timeout=min(body.timeout or state.config.timeout, state.config.timeout),
+    )
+    answers = Answers(kind, handle.id, state.model, state.engine.tokenizer, logprobs=params.logprobs is not None)
+    headers = {"X-Request-Id": handle.id, "X-Accel-Buffering": "no"}
+    if body.stream:
+        events = _events(state, kind, body, handle, answers, params.n)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+    completions = await _wait(handle, request)
+    for completion in completions:
+        state.finished(kind, completion)
+        if completion.finish_reason == "error":
+            raise Refusal(500, completion.error or "the model failed")
+    return JSONResponse(answers.whole(completions), headers=headers)
+
+
+async def _wait(handle: AsyncHandle, request: Request) -> list[Completion]:
+    """The completions; a client that hangs up cancels the request."""
+    waiting = asyncio.create_task(handle.result_async())
+    try:
+        while not (await asyncio.wait({waiting}, timeout=_WATCH))[0]:
+            if await request.is_disconnected():
+                raise Refusal(499, "the client is gone")
+        return waiting.result().completions
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def _events(
+    state: ServerState,
+    kind: Kind,
+    body: ChatRequest | CompletionRequest,
+    handle: AsyncHandle,
+    answers: Answers,
+    n: int,
+) -> AsyncIterator[str]:
+    """Server-sent events of one answer; leaving early, as a client that hangs up makes it, cancels the request."""
+    options = body.stream_options
+    done = [Completion(index) for index in range(n)]
+    stream = pieces(handle.chunks(), smooth=(body.pace or state.config.pace) == "smooth")
+    try:
+        for event in answers.opening(n):
+            yield _sse(event)
+        async for piece in stream:
+            if piece.last:
+                done[piece.chunk.index].add(piece.chunk)
+                if piece.chunk.finish_reason is not None:
+                    state.finished(kind, done[piece.chunk.index])
+                if piece.chunk.finish_reason == "error":
+                    raise EngineClosed(piece.chunk.error or "the model failed")
+            written = answers.piece(piece, tokens=options is not None and options.include_tokens)
+            if written is not None:
+                yield _sse(written)
+        if options is not None and options.include_usage:
+            yield _sse(answers.closing([completion.usage for completion in done]))
+        yield "data: [DONE]\n\n"
+    except EngineClosed as error:
+        yield _sse(ErrorResponse(error=errors.as_refusal(error).body).model_dump())
+    finally:
+        handle.cancel()
+        await stream.aclose()  # type: ignore[attr-defined]  # an asynchronous generator
+
+
+def _sse(event: dict[str, Any]) -> str:
+    return f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+
+
+# --- operations ----------------------------------------------------------------------------------------------
+
+
+def _operations(app: FastAPI, state: ServerState) -> None:
+    @app.get("/health")
+    def health() -> dict[str, str]:
+        """Whether the process should live: not when the engine is dead."""
+        if not state.engine.alive:
+            raise Refusal(503, "the engine is dead; start the server again")
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    def ready() -> dict[str, str]:
+        """Whether to send requests here."""
+        if state.draining or not state.engine.alive:
+            raise Refusal(503, "stopping" if state.draining else "the engine is dead")
+        return {"status": "ready"}
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def metrics() -> Response:
+        """Prometheus."""
+        return Response(generate_latest(state.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @app.get("/v1/speculation", dependencies=[Depends(_tenant)])
+    def speculation() -> dict[str, Any]:
+        """What speculation does and why."""
+        return _speculation(state)
+
+    @app.patch("/v1/speculation", dependencies=[Depends(_admin)])
+    def change(body: ModeWish) -> dict[str, Any]:
+        """Change what requests that do not choose do, from now on."""
+        fields = body.model_dump(exclude_none=True)
+        if not fields:
+            raise InvalidRequest("nothing to change; give speculation, shrink_below or disable_below")
+        state.engine.set_mode(**fields)
+        log.info("speculation changed: %s", fields)
+        return _speculation(state)
+
+    @app.get("/v1/events", response_model=None, dependencies=[Depends(_tenant)])
+    async def events(request: Request) -> StreamingResponse:
+        """What the page draws, once a second."""
+        return StreamingResponse(_watch(state, request), media_type="text/event-stream")
+
+
+def _speculation(state: ServerState) -> dict[str, Any]:
+    engine = state.engine
+    settings = engine.settings
+    cost = engine.controller.cost
+    return {
+        "speculation": settings.speculation,
+        "shrink_below": settings.shrink_below,
+        "disable_below": settings.disable_below,
+        "objective": settings.objective,
+        "verification": settings.verification,
+        "control": asdict(engine.controller.counts),
+        "reliability_error": engine.controller.reliability(),
+        "proposers": {name: asdict(counts) for name, counts in engine.snapshot().by_source.items()},
+        "pass_seconds": {str(width): seconds for width, seconds in cost.curve().items()} if cost is not None else {},
+        "draft": asdict(engine.draft) if engine.draft is not None else None,
+    }
+
+
+async def _watch(state: ServerState, request: Request) -> AsyncIterator[str]:
+    before = await asyncio.to_thread(state.engine.snapshot)
+    while not state.draining and not await request.is_disconnected():
+        await asyncio.sleep(_EVENT_SECONDS)
+        try:
+            now = await asyncio.to_thread(state.engine.snapshot)
+            gauges = await asyncio.to_thread(state.engine.gauges)
+        except EngineClosed:
+            return
+        yield _sse({**_rates(before, now), "running": gauges.running, "waiting": gauges.waiting,
+                    "kv_used": gauges.kv_used, "kv_blocks": gauges.kv_blocks})  # fmt: skip
+        before = now
+
+
+def _rates(before: EngineStats, now: EngineStats) -> dict[str, float | None]:
+    steps = now.steps - before.steps
+    drafted = now.drafted - before.drafted
+    emitted = now.emitted - before.emitted
+    return {
+        "tokens_per_second": emitted / _EVENT_SECONDS,
+        "acceptance": (now.accepted - before.accepted) / drafted if drafted else None,
+        "tokens_per_step": emitted / steps if steps else None,
+        "window": drafted / steps if steps else None,
+    }
+
+
+# --- the page ------------------------------------------------------------------------------------------------
+
+
+def _page(app: FastAPI) -> None:
+    def file(name: str, media_type: str) -> Callable[[], FileResponse]:
+        def give() -> FileResponse:
+            return FileResponse(_STATIC / name, media_type=media_type, headers=_PAGE_HEADERS)
+
+        return give
+
+    for path, name, media_type in (
+        ("/", "index.html", "text/html"),
+        ("/static/app.js", "app.js", "text/javascript"),
+        ("/static/style.css", "style.css", "text/css"),
+        ("/favicon.ico", "icon.svg", "image/svg+xml"),
+    ):
+        app.get(path, include_in_schema=False)(file(name, media_type))
