@@ -269,6 +269,8 @@ def test_keys_tenants_and_admins(start: Start, engine: Engine) -> None:
     assert engine.store is not None
     before = dict(engine.store.tokens)
     assert ask("/v1/chat/completions", "first", "POST", json={**body, "max_tokens": 20}).status_code == 200
+    quiet = {**body, "max_tokens": 20, "remember": False}
+    assert ask("/v1/chat/completions", "second", "POST", json=quiet).status_code == 200
     new = [tenant for tenant, count in engine.store.tokens.items() if before.get(tenant) != count]
     assert new == [hashlib.sha256(b"first").hexdigest()[:16]]
 

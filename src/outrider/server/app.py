@@ -292,7 +292,7 @@ async def _answer(
         params,
         speculation=wish.fields() if isinstance(wish, SpeculationWish) else wish,
         prediction=prediction,
-        tenant=tenant,
+        tenant=tenant if body.remember else None,
         timeout=min(body.timeout or state.config.timeout, state.config.timeout),
     )
     answers = Answers(kind, handle.id, state.model, state.engine.tokenizer, logprobs=params.logprobs is not None)

@@ -99,6 +99,8 @@ class _Sampling(_Asked):
     ignore_eos: bool = False
     skip_special_tokens: bool = True
     speculation: str | SpeculationWish | None = None
+    remember: bool = True
+    """Whether earlier answers may be drafted from, and this one be remembered for later ones."""
     pace: Literal["smooth", "burst"] | None = None
     timeout: Annotated[float | None, Field(gt=0)] = None
 

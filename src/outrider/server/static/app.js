@@ -146,6 +146,7 @@ async function answer(speculation, place, signal) {
       stream: true,
       stream_options: { include_tokens: true, include_usage: true },
       speculation,
+      remember: !byId("compare").checked, // what one side says must not help the other
     }),
   });
   if (!response.ok) throw new Error(await refusal(response));
