@@ -46,7 +46,7 @@ def test_an_odd_request_neither_suffers_nor_poisons() -> None:
     draft = Draft([1], [0.8])
     for _ in range(300):
         model.observe("usual", draft, [1])
-    for _ in range(30):
+    for _ in range(50):
         model.observe("odd", draft, [2])
     assert model.probabilities("odd", draft)[0] < 0.3
     assert model.probabilities("usual", draft)[0] > 0.85

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -41,28 +42,45 @@ def test_a_slower_machine_changes_all_costs_alike() -> None:
 
 def test_a_width_that_is_dearer_than_calibrated_is_found_out() -> None:
     model = CostModel(CURVE)
-    for _ in range(300):
+    for _ in range(500):
         model.observe(Load(1, 0, 1), 20.0)
         model.observe(Load(4, 0, 1), 46.0)
     assert model.seconds(Load(4, 0, 1)) / model.seconds(Load(1, 0, 1)) == pytest.approx(2.3, rel=0.1)
 
 
 def test_a_batch_that_just_decodes_has_its_own_cost() -> None:
-    model = CostModel(CURVE, plain={4: 25.0, 8: 28.0}, mixing={4: 2.0, 8: 6.0})
+    model = CostModel(CURVE, plain={4: 25.0, 8: 28.0}, mixed={4: [(4, 2.0), (16, 8.0)], 8: [(4, 6.0), (16, 18.0)]})
     assert model.seconds(Load(8, 0, 8)) == 28.0
-    assert model.seconds(Load(9, 0, 8)) == pytest.approx(32.0)
+    assert model.seconds(Load(12, 0, 8)) == pytest.approx(34.0)
+    assert model.seconds(Load(24, 0, 8)) == pytest.approx(46.0)
     assert model.seconds(Load(6, 0, 6)) == pytest.approx(26.5)
-    assert model.seconds(Load(9, 0, 4)) == pytest.approx(28.0)
+    assert model.seconds(Load(10, 0, 6)) == pytest.approx(30.5)
+    assert model.seconds(Load(8, 0, 4)) == pytest.approx(27.0)
     assert CostModel(CURVE).seconds(Load(8, 0, 8)) == 30.0
 
 
 def test_what_drafts_cost_a_batch_is_found_out() -> None:
     """Calibration saw no difference; the passes do."""
-    model = CostModel(CURVE)
+    model = CostModel(CURVE, plain={8: 30.0}, mixed={8: [(4, 0.0), (16, 2.0)]})
     for _ in range(200):
         model.observe(Load(8, 0, 8), 30.0)
         model.observe(Load(10, 0, 8), 45.0)
-    assert model.seconds(Load(10, 0, 8)) / model.seconds(Load(8, 0, 8)) == pytest.approx(1.5, rel=0.1)
+        model.observe(Load(20, 0, 8), 60.0)
+    plain = model.seconds(Load(8, 0, 8))
+    assert model.seconds(Load(10, 0, 8)) / plain == pytest.approx(1.5, rel=0.1)
+    assert model.seconds(Load(15, 0, 8)) / plain == pytest.approx(1.75, rel=0.1)
+    assert model.seconds(Load(20, 0, 8)) / plain == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_saved_model_is_what_was_known() -> None:
+    model = CostModel(CURVE, 1e-3, {8: 30.0}, {8: [(4, 1.0), (16, 5.0)]})
+    for _ in range(50):
+        model.observe(Load(8, 800, 8), 40.0)
+        model.observe(Load(12, 1200, 8), 60.0)
+        model.observe(Load(4, 400, 1), 30.0)
+    again = CostModel.from_json(json.loads(json.dumps(model.as_json())))
+    for load in (Load(1, 10, 1), Load(9, 900, 1), Load(8, 800, 8), Load(12, 1200, 8), Load(20, 2000, 8)):
+        assert again.seconds(load) == pytest.approx(model.seconds(load))
 
 
 def test_a_stall_hardly_matters() -> None:
@@ -128,7 +146,7 @@ def test_a_saved_cost_of_another_shape_is_not_believed(tmp_path: Path) -> None:
     assert recalled(TimedRunner(clock, factors=(1.0, 4.0)), tmp_path / "a.json", clock) is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"curve": {"1": -1}, "attention": 0, "plain": {}, "mixing": {}}'])
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"curve": {"1": -1}, "attention": 0, "plain": {}, "mixed": {}}'])
 def test_a_file_that_is_no_cost_is_measured_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     assert recalled(TimedRunner(ManualClock()), tmp_path / "a.json", ManualClock()) is None

@@ -16,17 +16,19 @@ _POSITIONS = 2
 _BUCKETS = 16
 _BINS = 10
 _CEILING = 0.98
+_FLOOR = 0.01
 # What is expected of a bucket of one position comes from the bucket at all positions, that from the proposer's word,
 # and how far the word is to be believed from all its drafts; each prior weighs as much as so many observations. The
 # numbers made predictions of logged drafts likeliest (docs/how-it-works.md).
 _POSITION_PRIOR = 16.0
 _BUCKET_PRIOR = 16.0
 _WORD_PRIOR = 10.0
-_REQUEST_PRIOR = 8.0
 _WORD_AT_FIRST = 0.8
 _GLOBAL_FORGET = 0.9995
 _WORD_FORGET = 0.999
-_REQUEST_FORGET = 0.97
+# How far one token moves what is known of its request, in odds, and how much of that is kept.
+_REQUEST_STEP = 0.15
+_REQUEST_KEEP = 0.99
 
 
 @dataclass(slots=True)
@@ -42,17 +44,6 @@ class _Tally:
         return (self.hits + weight * prior) / (self.trials + weight)
 
 
-@dataclass(slots=True)
-class _Fortune:
-    """What a request's drafts were expected to win, and what they won."""
-
-    expected: float = 0.0
-    won: float = 0.0
-
-    def factor(self) -> float:
-        return (self.won + _REQUEST_PRIOR) / (self.expected + _REQUEST_PRIOR)
-
-
 class AcceptanceModel:
     """Calibrated acceptance probabilities for one proposer."""
 
@@ -61,15 +52,15 @@ class AcceptanceModel:
         self._cells = [[_Tally() for _ in range(_BUCKETS)] for _ in range(_POSITIONS)]
         self._claimed = _WORD_PRIOR
         self._held = _WORD_PRIOR * _WORD_AT_FIRST
-        self._fortunes: dict[str, _Fortune] = {}
+        self._fortunes: dict[str, float] = {}  # by request how much better than others it fares, as log-odds
         self._predicted = [0.0] * _BINS
         self._hits = [0] * _BINS
         self._trials = [0] * _BINS
 
     def probabilities(self, request: str, draft: Draft) -> list[float]:
         """For each draft token the probability that it is accepted given that those before it were."""
-        factor = self._fortunes[request].factor() if request in self._fortunes else 1.0
-        return [min(_CEILING, self._base(i, c) * factor) for i, c in enumerate(draft.confidence)]
+        fortune = self._fortunes.get(request, 0.0)
+        return [_shifted(self._base(i, c), fortune) for i, c in enumerate(draft.confidence)]
 
     def _base(self, position: int, confidence: float) -> float:
         bucket = _bucket(confidence)
@@ -86,22 +77,20 @@ class AcceptanceModel:
 
     def observe(self, request: str, draft: Draft, emitted: Sequence[int]) -> None:
         """Learn from what was said after the draft was proposed, verified or not, up to the first difference."""
-        fortune = self._fortunes.setdefault(request, _Fortune())
-        factor = fortune.factor()
+        fortune = known = self._fortunes.get(request, 0.0)
         for position, (guess, said) in enumerate(zip(draft.tokens, emitted, strict=False)):
             hit = guess == said
             confidence = draft.confidence[position]
-            base = self._base(position, confidence)
-            predicted = min(_CEILING, base * factor)
+            predicted = _shifted(self._base(position, confidence), known)
             place = int(predicted * _BINS)
             self._predicted[place] += predicted
             self._hits[place] += hit
             self._trials[place] += 1
-            fortune.expected = fortune.expected * _REQUEST_FORGET + base
-            fortune.won = fortune.won * _REQUEST_FORGET + hit
+            fortune = fortune * _REQUEST_KEEP + _REQUEST_STEP * (hit - predicted)
             self._learn(position, confidence, hit)
             if not hit:
-                return
+                break
+        self._fortunes[request] = fortune
 
     def reliability(self) -> float:
         """Mean distance of predicted from observed acceptance over ten bins of the prediction, weighted by trials."""
@@ -117,3 +106,10 @@ class AcceptanceModel:
 def _bucket(confidence: float) -> int:
     """Half octaves of the odds, so that 0.9 and 0.99 are told apart and 0.5 and 0.52 are not."""
     return min(_BUCKETS - 1, int(2.0 * math.log2(1.0 / max(1.0 - confidence, 2.0**-8))))
+
+
+def _shifted(probability: float, log_odds: float) -> float:
+    """The probability with its odds multiplied: a request that fares well must not make a good chance a certainty."""
+    probability = min(_CEILING, max(_FLOOR, probability))
+    odds = math.exp(log_odds) * probability / (1.0 - probability)
+    return min(_CEILING, odds / (1.0 + odds))

@@ -18,7 +18,7 @@ AUTO_BUDGET = 12
 """Most draft tokens that `auto` asks a proposer for."""
 THRESHOLD_WINDOW = 4
 """Largest window of the `threshold` mode, and of `auto` while cost is unknown."""
-MARGIN = 0.02
+MARGIN = 0.05
 """Gain that a window must promise: estimates err, and a small promised gain is a coin toss."""
 CHEAP = 0.005
 """Share of a plain step below which a draft may be made beside a better one."""

@@ -11,7 +11,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from outrider.control.base import Load
 from outrider.runners.base import Runner, Segment
 
 CALIBRATED_WIDTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16)
-CALIBRATED_BATCHES = (2, 4, 8)
+CALIBRATED_BATCHES = (2, 4, 8, 16)
 _ROUNDS = 2
 _BATCH_CONTEXT = 200
 _BATCH_WINDOW = 4
@@ -28,8 +28,10 @@ _LONG_CONTEXT = 1024
 _WRITTEN = 256
 # How far one pass moves the estimates: the machine's speed of the moment fast, the shape of the curve slowly.
 _SPEED_STEP = 0.1
-_SHAPE_STEP = 0.03
-_BATCH_STEP = 0.1
+_SHAPE_STEP = 0.015
+_PLAIN_STEP = 0.05
+_LINE_FORGET = 0.99
+_PRIOR_WEIGHT = 3.0
 # A pass this many times slower or faster than expected says more about the machine's neighbours than about the width.
 _OUTLIER = 1.5
 # A saved curve is believed when these widths' passes are dearer or cheaper than it says by factors this close.
@@ -39,6 +41,43 @@ _SAME_SHAPE = 1.25
 log = logging.getLogger("outrider")
 
 
+class Line:
+    """What drafts cost a batch: an offset and a slope, fitted to two points known at first and to passes since.
+
+    Args:
+        points: (draft tokens in the pass, seconds above plain decoding), at two places.
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        self._prior = [_moments(x, y, _PRIOR_WEIGHT) for x, y in points]
+        self._seen: tuple[float, ...] = (0.0,) * 5
+        self._fit()
+
+    def add(self, drafted: int, seconds: float) -> None:
+        """Learn from a pass."""
+        new = _moments(drafted, seconds, 1.0)
+        self._seen = tuple(old * _LINE_FORGET + more for old, more in zip(self._seen, new, strict=True))
+        self._fit()
+
+    def _fit(self) -> None:
+        weight, x, y, xx, xy = (float(sum(column)) for column in zip(*self._prior, self._seen, strict=True))
+        spread = xx - x * x / weight
+        self._slope = max(0.0, (xy - x * y / weight) / spread) if spread > 1e-12 else 0.0
+        self._offset = (y - self._slope * x) / weight
+
+    def at(self, drafted: float) -> float:
+        """Seconds above plain decoding."""
+        return self._offset + self._slope * drafted
+
+    def points(self) -> list[tuple[float, float]]:
+        """Two points that say what is known now."""
+        return [(float(x), self.at(x)) for x in (_BATCH_WINDOW, 4 * _BATCH_WINDOW)]
+
+
+def _moments(x: float, y: float, weight: float) -> tuple[float, ...]:
+    return (weight, weight * x, weight * y, weight * x * x, weight * x * y)
+
+
 class CostModel:
     """Seconds of a pass by its load, relative costs first of all: the speed of the moment cancels out of them.
 
@@ -46,8 +85,7 @@ class CostModel:
         curve: seconds by width of one sequence's pass at a short context, at least for width 1.
         attention: seconds for each token of context that each token of the pass attends to.
         plain: seconds by number of sequences when each has one token.
-        mixing: by number of sequences, the seconds that a pass costs above the curve at its width, when some sequence
-            in it has several tokens.
+        mixed: by number of sequences, two points of the seconds that draft tokens add to plain decoding.
     """
 
     def __init__(
@@ -55,13 +93,13 @@ class CostModel:
         curve: dict[int, float],
         attention: float = 0.0,
         plain: dict[int, float] | None = None,
-        mixing: dict[int, float] | None = None,
+        mixed: Mapping[int, Sequence[tuple[float, float]]] | None = None,
     ) -> None:
         self._curve = dict(sorted(curve.items()))
         self._attention = attention
         self._plain = dict(plain or {})
-        self._mixing = dict(mixing or {})
-        self._seen: dict[tuple[int, bool], int] = {}
+        self._lines = {sequences: Line(points) for sequences, points in (mixed or {}).items()}
+        self._seen: dict[int, int] = {}
         self._speed = 1.0
 
     def seconds(self, load: Load) -> float:
@@ -70,37 +108,47 @@ class CostModel:
 
     def _base(self, load: Load) -> float:
         if load.sequences <= 1:
-            return _at(self._curve, load.width)
-        if load.width > load.sequences:
-            return max(self._curve[1], _at(self._curve, load.width) + self._mixing_at(load.sequences))
-        return self._plain_at(load.sequences)
+            return max(self._curve[1], _at(self._curve, load.width))
+        plain = self._plain_at(load.sequences)
+        drafted = load.width - load.sequences
+        return plain + max(0.0, self._added(load.sequences, drafted)) if drafted > 0 else plain
 
     def _plain_at(self, sequences: int) -> float:
         return _at({1: self._curve[1], **self._plain}, sequences) if self._plain else _at(self._curve, sequences)
 
-    def _mixing_at(self, sequences: int) -> float:
-        return _at({1: 0.0, **self._mixing}, sequences)
+    def _added(self, sequences: int, drafted: int) -> float:
+        """Seconds that draft tokens add to a batch; by the curve where no batch was measured."""
+        if sequences in self._lines:
+            return self._lines[sequences].at(drafted)
+        if self._lines:
+            return _at({size: line.at(drafted) for size, line in sorted(self._lines.items())}, sequences)
+        return _at(self._curve, sequences + drafted) - self._plain_at(sequences)
 
     def observe(self, load: Load, seconds: float) -> None:
         """Correct the speed of the moment, and what is known of passes like this one."""
-        ratio = seconds / self.seconds(load)
-        ratio = min(max(ratio, 1.0 / _OUTLIER), _OUTLIER)
+        expected = self.seconds(load)
+        ratio = min(max(seconds / expected, 1.0 / _OUTLIER), _OUTLIER)
+        known = ratio * expected / self._speed - self._attention * load.attention
         if load.sequences <= 1:
             if load.width in self._curve:
                 self._curve[load.width] *= ratio**_SHAPE_STEP
+        elif load.width == load.sequences:
+            plain = self._plain_at(load.sequences)
+            self._plain[load.sequences] = plain + self._plain_step(load.sequences) * (known - plain)
         else:
-            missed = self._step(load) * (ratio - 1.0) * self.seconds(load) / self._speed
-            if load.width > load.sequences:
-                self._mixing[load.sequences] = self._mixing_at(load.sequences) + missed
-            else:
-                self._plain[load.sequences] = self._plain_at(load.sequences) + missed
+            self._line(load.sequences).add(load.width - load.sequences, known - self._plain_at(load.sequences))
         self._speed *= ratio**_SPEED_STEP
 
-    def _step(self, load: Load) -> float:
-        """How far this pass moves what is known of its kind: the first ones far, since calibration only saw a few."""
-        kind = (load.sequences, load.width > load.sequences)
-        seen = self._seen[kind] = self._seen.get(kind, 1) + 1
-        return max(_BATCH_STEP, 1.0 / seen)
+    def _plain_step(self, sequences: int) -> float:
+        """How far a pass moves what is known of its batch size: the first ones far, since calibration saw few."""
+        seen = self._seen[sequences] = self._seen.get(sequences, 1) + 1
+        return max(_PLAIN_STEP, 1.0 / seen)
+
+    def _line(self, sequences: int) -> Line:
+        if sequences not in self._lines:
+            places = (_BATCH_WINDOW, 4 * _BATCH_WINDOW)
+            self._lines[sequences] = Line([(float(x), self._added(sequences, x)) for x in places])
+        return self._lines[sequences]
 
     def curve(self) -> dict[int, float]:
         """Seconds by width of one sequence's pass at a short context, as known now."""
@@ -108,11 +156,12 @@ class CostModel:
 
     def as_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
+        now = self.scaled(self._speed)
         return {
-            "curve": self.curve(),
-            "attention": self._speed * self._attention,
-            "plain": {n: self._speed * seconds for n, seconds in self._plain.items()},
-            "mixing": {n: self._speed * seconds for n, seconds in self._mixing.items()},
+            "curve": now._curve,
+            "attention": now._attention,
+            "plain": now._plain,
+            "mixed": {sequences: line.points() for sequences, line in now._lines.items()},
         }
 
     @classmethod
@@ -122,22 +171,21 @@ class CostModel:
         Raises:
             ValueError, KeyError, TypeError: it is none.
         """
-        tables = [
-            {int(key): float(value) for key, value in saved[name].items()} for name in ("curve", "plain", "mixing")
-        ]
+        curve, plain = ({int(key): float(value) for key, value in saved[name].items()} for name in ("curve", "plain"))
+        mixed = {int(key): [(float(x), float(y)) for x, y in points] for key, points in saved["mixed"].items()}
         attention = float(saved["attention"])
-        numbers = [attention, *(value for table in tables for value in table.values())]
-        if 1 not in tables[0] or not all(map(math.isfinite, numbers)) or min(tables[0].values()) <= 0:
+        numbers = [attention, *curve.values(), *plain.values(), *(y for points in mixed.values() for _, y in points)]
+        if 1 not in curve or not all(map(math.isfinite, numbers)) or min(*curve.values(), *plain.values(), 1.0) <= 0:
             raise ValueError("not a cost model")
-        return cls(tables[0], attention, tables[1], tables[2])
+        return cls(curve, attention, plain, mixed)
 
     def scaled(self, factor: float) -> CostModel:
-        """The same shape on a machine that is so many times slower."""
+        """What is known now, on a machine that is so many times slower."""
         return CostModel(
-            {n: factor * seconds for n, seconds in self._curve.items()},
+            {width: factor * seconds for width, seconds in self._curve.items()},
             factor * self._attention,
-            {n: factor * seconds for n, seconds in self._plain.items()},
-            {n: factor * seconds for n, seconds in self._mixing.items()},
+            {sequences: factor * seconds for sequences, seconds in self._plain.items()},
+            {n: [(x, factor * y) for x, y in line.points()] for n, line in self._lines.items()},
         )
 
 
@@ -210,7 +258,7 @@ class _Stopwatch:
 
 
 def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CostModel:
-    """Measure a runner that serves nobody yet; takes some fifty passes. Its KV cache is overwritten."""
+    """Measure a runner that serves nobody yet; takes some seventy passes. Its KV cache is overwritten."""
     watch = _Stopwatch(runner, clock)
     room = watch.room
     widths = [width for width in CALIBRATED_WIDTHS if width <= room]
@@ -218,18 +266,22 @@ def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) ->
     far = room - near
     behind = min(_BATCH_CONTEXT, far - 1) if far > 1 else 0
     alone = {batch: ((1, behind),) * batch for batch in CALIBRATED_BATCHES}
-    mixed = {batch: ((1 + near, behind), *((1, behind),) * (batch - 1)) for batch in CALIBRATED_BATCHES}
+    mixed = {  # one sequence with a draft, and four of them, or all
+        (batch, drafts): ((1 + near, behind),) * drafts + ((1, behind),) * (batch - drafts)
+        for batch in CALIBRATED_BATCHES
+        for drafts in (1, min(4, batch))
+    }
     single = {width: ((width, 0),) for width in widths}
-    kinds = [*single.values(), ((near, far),), *alone.values(), *mixed.values()]
-    times = watch.fastest(kinds, _ROUNDS)
+    times = watch.fastest([*single.values(), ((near, far),), *alone.values(), *mixed.values()], _ROUNDS)
     curve = {width: times[kind] for width, kind in single.items()}
     attention = max(0.0, times[((near, far),)] - curve[near]) / (near * far) if far else 0.0
-    plain, mixing = {}, {}
-    for batch in CALIBRATED_BATCHES:
-        taken, dearer = times[alone[batch]], times[mixed[batch]]
-        plain[batch] = max(0.5 * taken, taken - attention * batch * behind)
-        mixing[batch] = max(0.5 * dearer, dearer - attention * (batch + near) * behind) - _at(curve, batch + near)
-    return CostModel(curve, attention, plain, mixing)
+    plain = {batch: max(0.5 * times[k], times[k] - attention * batch * behind) for batch, k in alone.items()}
+    points: dict[int, list[tuple[float, float]]] = {}
+    for (batch, drafts), kind in mixed.items():
+        drafted = near * drafts
+        taken = times[kind] - attention * (batch + drafted) * behind
+        points.setdefault(batch, []).append((drafted, max(0.0, taken - plain[batch])))
+    return CostModel(curve, attention, plain, points)
 
 
 def pass_seconds(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -209,7 +209,8 @@ class EngineCore:
         prompt_tokens = sum(work.count for work in works if not work.decoding)
         self._pacer.observe(decoding, prompt_tokens, seconds)
         if infer_seconds > 0.0 and prompt_tokens == 0:  # a prompt chunk is another kind of pass
-            self.controller.observe_pass(load, infer_seconds)
+            # with what verifying and emitting took: that grows with the drafts too
+            self.controller.observe_pass(load, seconds - draft_seconds)
         self.stats.add(
             StepRecord(
                 started=started,
