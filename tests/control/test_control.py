@@ -48,7 +48,7 @@ def test_an_odd_request_neither_suffers_nor_poisons() -> None:
         model.observe("usual", draft, [1])
     for _ in range(50):
         model.observe("odd", draft, [2])
-    assert model.probabilities("odd", draft)[0] < 0.3
+    assert model.probabilities("odd", draft)[0] < 0.4
     assert model.probabilities("usual", draft)[0] > 0.85
     assert model.probabilities("new", draft)[0] > 0.85
     model.release("odd")

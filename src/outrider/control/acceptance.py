@@ -36,9 +36,9 @@ class _Tally:
     hits: float = 0.0
     trials: float = 0.0
 
-    def add(self, hit: bool) -> None:
-        self.hits = self.hits * _GLOBAL_FORGET + hit
-        self.trials = self.trials * _GLOBAL_FORGET + 1.0
+    def add(self, hit: bool, weight: float) -> None:
+        self.hits = self.hits * _GLOBAL_FORGET + weight * hit
+        self.trials = self.trials * _GLOBAL_FORGET + weight
 
     def rate(self, prior: float, weight: float) -> float:
         return (self.hits + weight * prior) / (self.trials + weight)
@@ -68,16 +68,18 @@ class AcceptanceModel:
         everywhere = self._buckets[bucket].rate(word, _BUCKET_PRIOR)
         return self._cells[min(position, _POSITIONS - 1)][bucket].rate(everywhere, _POSITION_PRIOR)
 
-    def _learn(self, position: int, confidence: float, hit: bool) -> None:
+    def _learn(self, position: int, confidence: float, hit: bool, weight: float) -> None:
         bucket = _bucket(confidence)
-        self._buckets[bucket].add(hit)
-        self._cells[min(position, _POSITIONS - 1)][bucket].add(hit)
-        self._claimed = (self._claimed - _WORD_PRIOR) * _WORD_FORGET + confidence + _WORD_PRIOR
-        self._held = (self._held - _WORD_PRIOR * _WORD_AT_FIRST) * _WORD_FORGET + hit + _WORD_PRIOR * _WORD_AT_FIRST
+        self._buckets[bucket].add(hit, weight)
+        self._cells[min(position, _POSITIONS - 1)][bucket].add(hit, weight)
+        start = _WORD_PRIOR * _WORD_AT_FIRST
+        self._claimed = (self._claimed - _WORD_PRIOR) * _WORD_FORGET + weight * confidence + _WORD_PRIOR
+        self._held = (self._held - start) * _WORD_FORGET + weight * hit + start
 
     def observe(self, request: str, draft: Draft, emitted: Sequence[int]) -> None:
         """Learn from what was said after the draft was proposed, verified or not, up to the first difference."""
         fortune = known = self._fortunes.get(request, 0.0)
+        weight = math.exp(-abs(known))  # an odd request teaches little about others
         for position, (guess, said) in enumerate(zip(draft.tokens, emitted, strict=False)):
             hit = guess == said
             confidence = draft.confidence[position]
@@ -87,7 +89,7 @@ class AcceptanceModel:
             self._hits[place] += hit
             self._trials[place] += 1
             fortune = fortune * _REQUEST_KEEP + _REQUEST_STEP * (hit - predicted)
-            self._learn(position, confidence, hit)
+            self._learn(position, confidence, hit, weight)
             if not hit:
                 break
         self._fortunes[request] = fortune
