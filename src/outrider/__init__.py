@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from outrider.api import Engine, Prompt, chat
     from outrider.engine import Chunk, Completion, EngineConfig, Generation, Handle
     from outrider.errors import EngineClosed, InvalidRequest, ModelError, OutriderError, QueueFull
-    from outrider.params import SamplingParams
+    from outrider.params import Grammar, SamplingParams
 
 __version__ = version("outrider")
 
@@ -18,7 +18,7 @@ _HOMES = {
     "outrider.api": ("Engine", "Prompt", "chat"),
     "outrider.engine": ("Chunk", "Completion", "EngineConfig", "Generation", "Handle"),
     "outrider.errors": ("EngineClosed", "InvalidRequest", "ModelError", "OutriderError", "QueueFull"),
-    "outrider.params": ("SamplingParams",),
+    "outrider.params": ("Grammar", "SamplingParams"),
 }
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "EngineClosed",
     "EngineConfig",
     "Generation",
+    "Grammar",
     "Handle",
     "InvalidRequest",
     "ModelError",

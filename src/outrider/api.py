@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from outrider.control import AutoController, calibrate, recalled, save_cost
 from outrider.draft import DraftReport, match, report, share_memory
@@ -24,9 +24,10 @@ from outrider.engine import (
     StepRecord,
 )
 from outrider.errors import InvalidRequest
+from outrider.grammar import Grammars
 from outrider.models import Manifest, Message, Progress, Resolver, Tokenizer, silent
 from outrider.models.store import home
-from outrider.params import SamplingParams, Speculation
+from outrider.params import Grammar, SamplingParams, Speculation
 from outrider.proposers import DEFAULT_PROPOSERS, DraftModel, Proposer, Setup, SuffixStore, make_proposers
 from outrider.runners import RunnerInfo
 from outrider.runners.openvino import KVPrecision, OpenVINORunner, default_kv_bytes
@@ -41,6 +42,40 @@ Mode = str | Mapping[str, Any] | Speculation
 DEFAULT_STORE_TOKENS = 1 << 20
 SMALLEST_KV = 16 << 20
 """KV cache of a runner whose real share of the memory is not known yet."""
+
+
+class Options(TypedDict, total=False):
+    """What a request may say beside its prompt: how it is served, and the fields of `SamplingParams`."""
+
+    speculation: Mode | None
+    """Overrides the engine's mode for this request: `off`, `auto:4`, or the fields of `Speculation` by name."""
+    prediction: str | Sequence[int] | None
+    """Text that is expected in the answer, as the file that an edit changes; it is drafted from."""
+    grammar: Grammar | None
+    """What the answer must look like, as `Grammar.json_schema({...})`."""
+    tenant: str | None
+    """Whose request it is. Answers are remembered for later drafts to the same tenant; None is neither remembered nor
+    drafted from what is."""
+    timeout: float | None
+    """Seconds after which the answer ends with what it has."""
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: dict[int, float]
+    seed: int | None
+    n: int
+    max_tokens: int | None
+    min_tokens: int
+    stop: str | Sequence[str]
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    logprobs: int | None
+    echo: bool
+    skip_special_tokens: bool
 
 
 def chat(text: str, system: str | None = None) -> list[Message]:
@@ -103,6 +138,7 @@ class Engine:
             kv_precision=kv_precision,
             threads=threads,
         )
+        self._grammars = Grammars(self.tokenizer, files.manifest.eos_ids, runner.info.vocabulary)
         self._draft_runner: OpenVINORunner | None = None
         if draft_files is not None:
             manifest = draft_files.manifest
@@ -156,59 +192,34 @@ class Engine:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        speculation: Mode | None = None,
-        prediction: str | Sequence[int] | None = None,
-        tenant: str | None = "",
-        timeout: float | None = None,
-        **fields: Any,
+        **options: Unpack[Options],
     ) -> Generation:
         """Answer one prompt.
 
         Args:
             prompt: text, token ids, or chat messages.
-            params: how tokens are chosen; or give its fields by name.
-            speculation: overrides the engine's mode for this request: `off`, `auto:4`, or the fields of
-                `Speculation` by name.
-            prediction: text that is expected in the answer, as the file that an edit changes; it is drafted from.
-            tenant: whose request it is. Answers are remembered for later drafts to the same tenant; None is
-                neither remembered nor drafted from what is.
-            timeout: seconds after which the answer ends with what it has.
+            params: how tokens are chosen; or give its fields by name among the options.
+            options: see `Options`.
 
         Raises:
             InvalidRequest: the request cannot be honoured.
             QueueFull: too many requests wait.
             EngineClosed: the engine was closed or died.
         """
-        return self.stream(
-            prompt, params, speculation=speculation, prediction=prediction, tenant=tenant, timeout=timeout, **fields
-        ).result()
+        return self.stream(prompt, params, **options).result()
 
     def generate_batch(
         self,
         prompts: Sequence[Prompt],
         params: SamplingParams | None = None,
-        *,
-        speculation: Mode | None = None,
-        prediction: str | Sequence[int] | None = None,
-        tenant: str | None = "",
-        timeout: float | None = None,
-        **fields: Any,
+        **options: Unpack[Options],
     ) -> list[Generation]:
         """Answer many prompts together, in their order. Arguments and errors as for `generate`."""
         handles: list[Handle] = []
         try:
             for prompt in prompts:
                 handles.append(  # noqa: PERF401 (those already open must be cancelled when one is refused)
-                    self.stream(
-                        prompt,
-                        params,
-                        speculation=speculation,
-                        prediction=prediction,
-                        tenant=tenant,
-                        timeout=timeout,
-                        **fields,
-                    )
+                    self.stream(prompt, params, **options)
                 )
             return [handle.result() for handle in handles]
         except BaseException:
@@ -220,15 +231,10 @@ class Engine:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        speculation: Mode | None = None,
-        prediction: str | Sequence[int] | None = None,
-        tenant: str | None = "",
-        timeout: float | None = None,
-        **fields: Any,
+        **options: Unpack[Options],
     ) -> Handle:
         """Answer one prompt piece by piece: iterate the handle for chunks. Arguments and errors as for `generate`."""
-        return self._thread.submit(self._request(prompt, params, speculation, prediction, tenant, timeout, fields))
+        return self._thread.submit(self._request(prompt, params, **options))
 
     # --- asyncio ---------------------------------------------------------------------------------------------
 
@@ -236,49 +242,28 @@ class Engine:
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        speculation: Mode | None = None,
-        prediction: str | Sequence[int] | None = None,
-        tenant: str | None = "",
-        timeout: float | None = None,
-        **fields: Any,
+        **options: Unpack[Options],
     ) -> Generation:
         """The asyncio twin of `generate`; cancelling the task cancels the request."""
-        return await self.submit_async(
-            prompt, params, speculation=speculation, prediction=prediction, tenant=tenant, timeout=timeout, **fields
-        ).result_async()
+        return await self.submit_async(prompt, params, **options).result_async()
 
     def astream(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        speculation: Mode | None = None,
-        prediction: str | Sequence[int] | None = None,
-        tenant: str | None = "",
-        timeout: float | None = None,
-        **fields: Any,
+        **options: Unpack[Options],
     ) -> AsyncGenerator[Chunk]:
         """The asyncio twin of `stream`; call it inside a running loop."""
-        return self.submit_async(
-            prompt, params, speculation=speculation, prediction=prediction, tenant=tenant, timeout=timeout, **fields
-        ).chunks()
+        return self.submit_async(prompt, params, **options).chunks()
 
     def submit_async(
         self,
         prompt: Prompt,
         params: SamplingParams | None = None,
-        *,
-        speculation: Mode | None = None,
-        prediction: str | Sequence[int] | None = None,
-        tenant: str | None = "",
-        timeout: float | None = None,
-        **fields: Any,
+        **options: Unpack[Options],
     ) -> AsyncHandle:
         """Queue a request from a running asyncio loop and return its handle."""
-        return self._thread.submit_async(
-            self._request(prompt, params, speculation, prediction, tenant, timeout, fields)
-        )
+        return self._thread.submit_async(self._request(prompt, params, **options))
 
     # --- the rest --------------------------------------------------------------------------------------------
 
@@ -328,16 +313,11 @@ class Engine:
             raise InvalidRequest("a prompt is text, token ids, or messages, not a mixture")
         return self.tokenizer.chat(messages) if messages else ids
 
-    def _request(
-        self,
-        prompt: Prompt,
-        params: SamplingParams | None,
-        speculation: Mode | None,
-        prediction: str | Sequence[int] | None,
-        tenant: str | None,
-        timeout: float | None,
-        fields: dict[str, Any],
-    ) -> Request:
+    def _request(self, prompt: Prompt, params: SamplingParams | None, **options: Unpack[Options]) -> Request:
+        fields: dict[str, Any] = dict(options)
+        speculation, grammar = fields.pop("speculation", None), fields.pop("grammar", None)
+        prediction, tenant = fields.pop("prediction", None) or (), fields.pop("tenant", "")
+        timeout = fields.pop("timeout", None)
         if params is not None and fields:
             raise InvalidRequest(f"give params or {', '.join(fields)}, not both")
         return self._thread.request(
@@ -345,7 +325,8 @@ class Engine:
             params or SamplingParams(**fields),
             prompt_text=prompt if isinstance(prompt, str) else None,
             speculation=speculation,
-            prediction=self.tokenizer.encode(prediction) if isinstance(prediction, str) else prediction or (),
+            prediction=self.tokenizer.encode(prediction) if isinstance(prediction, str) else prediction,
+            grammar=self._grammars.compile(grammar) if grammar is not None else None,
             tenant=tenant,
             timeout=timeout,
         )

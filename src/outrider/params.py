@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -198,6 +199,27 @@ class Speculation(Checked):
 
     def __str__(self) -> str:
         return f"{self.mode}:{self.window}" if self.window else self.mode
+
+
+class Grammar(Checked):
+    """What a text must look like: a JSON schema, a regular expression, or a grammar in Lark's notation.
+
+    Raises:
+        InvalidRequest: an unknown kind. Whether the source makes sense is found out when a request uses it.
+    """
+
+    kind: Literal["json_schema", "regex", "lark"]
+    source: str
+
+    @classmethod
+    def json_schema(cls, schema: Mapping[str, Any]) -> Grammar:
+        """JSON that follows the schema."""
+        return cls(kind="json_schema", source=json.dumps(schema))
+
+    @classmethod
+    def json_object(cls) -> Grammar:
+        """Any JSON object."""
+        return cls.json_schema({"type": "object"})
 
 
 Objective = Literal["latency", "throughput"]

@@ -324,3 +324,99 @@ def test_nothing_of_a_prompt_is_logged(client: openai.OpenAI, caplog: pytest.Log
         model=MODEL, messages=[{"role": "user", "content": "The word is xylophone."}], max_tokens=5
     )
     assert "xylophone" not in caplog.text
+
+
+# --- forms of answers ---
+
+CITY = {
+    "type": "object",
+    "properties": {"city": {"type": "string", "maxLength": 20}, "unit": {"enum": ["celsius", "fahrenheit"]}},
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+}
+WEATHER = {"type": "function", "function": {"name": "weather", "description": "Weather of a city.", "parameters": CITY}}
+NEWS = {"type": "function", "function": {"name": "news", "description": "The news."}}
+WHERE = [{"role": "user", "content": "What is the weather in Paris? Use celsius."}]
+
+
+def test_json_schema_and_json_object(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "messages": WHERE, "temperature": 0, "max_tokens": 80}
+    form = {"type": "json_schema", "json_schema": {"name": "city", "schema": CITY, "strict": True}}
+    texts = {
+        client.chat.completions.create(**fields, response_format=form, extra_body={"speculation": mode})
+        .choices[0]
+        .message.content
+        for mode in ("off", "auto", "fixed:5")
+    }
+    assert len(texts) == 1
+    assert set(json.loads(texts.pop() or "")) == {"city", "unit"}
+    anything = client.chat.completions.create(**{**fields, "max_tokens": 6}, response_format={"type": "json_object"})
+    assert (anything.choices[0].message.content or "").lstrip().startswith("{")
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_call_that_must_be_made(client: openai.OpenAI, choice: Any) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "messages": WHERE, "temperature": 0, "max_tokens": 80}
+    tools = [WEATHER] if choice == "required" else [NEWS, WEATHER]
+    whole = client.chat.completions.create(**fields, tools=tools, tool_choice=choice).choices[0]
+    assert whole.finish_reason == "tool_calls"
+    assert whole.message.content is None
+    (call,) = whole.message.tool_calls or []
+    assert call.type == "function"
+    assert call.function.name == "weather"
+    arguments = json.loads(call.function.arguments)
+    assert arguments["unit"] in ("celsius", "fahrenheit")
+    chunks = list(client.chat.completions.create(**fields, tools=tools, tool_choice=choice, stream=True))
+    calls = [c.choices[0].delta.tool_calls for c in chunks if c.choices[0].delta.tool_calls]
+    assert len(calls) == 1
+    assert calls[0][0].function is not None
+    assert json.loads(calls[0][0].function.arguments or "") == arguments
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+    assert not any(c.choices[0].delta.content for c in chunks)
+
+
+def test_a_call_that_may_be_made_and_the_conversation_after_one(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 30, "tools": [WEATHER, NEWS]}
+    free = client.chat.completions.create(**fields, messages=ASK).choices[0]
+    assert bool(free.message.tool_calls) != bool(free.message.content)
+    streamed = client.chat.completions.create(**fields, messages=ASK, stream=True)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in streamed)
+    assert text == (free.message.content or "")
+    made = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+    after = [
+        *WHERE,
+        {"role": "assistant", "content": None, "tool_calls": [made]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "21 degrees, sunny"},
+    ]
+    said = client.chat.completions.create(**fields, messages=after, tool_choice="none").choices[0]
+    assert said.message.content
+    assert said.message.tool_calls is None
+
+
+def test_a_call_that_is_cut_short_is_no_call(client: openai.OpenAI) -> None:
+    cut = client.chat.completions.create(
+        model=MODEL, messages=WHERE, temperature=0, max_tokens=4, tools=[WEATHER], tool_choice="required"
+    ).choices[0]
+    assert cut.finish_reason == "length"
+    assert cut.message.tool_calls is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"tool_choice": "required"}, "tool_choice needs tools"),
+        ({"tools": [NEWS], "tool_choice": {"type": "function", "function": {"name": "x"}}}, "there is no tool 'x'"),
+        ({"tools": [NEWS], "response_format": {"type": "json_object"}}, "tools or a response_format, not both"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema goes with type json_schema"),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "thing"}}}},
+            "the json_schema cannot be used",
+        ),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "should match pattern"),
+        ({"messages": [{"role": "assistant"}]}, "a message of assistant has no content"),
+    ],
+)
+def test_forms_that_cannot_be(client: openai.OpenAI, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**{"model": MODEL, "messages": ASK, "max_tokens": 5, **fields})
+    assert message in caught.value.message

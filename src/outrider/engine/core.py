@@ -97,6 +97,8 @@ class EngineCore:
                     raise InvalidRequest(f"{name} has token {token}; the vocabulary has {info.vocabulary} tokens")
         if params.n > self.config.max_running:
             raise InvalidRequest(f"n={params.n} is more than max_running={self.config.max_running} sequences")
+        if request.grammar is not None and (params.ignore_eos or params.min_tokens):
+            raise InvalidRequest("a grammar ends the text where it is complete; leave out ignore_eos and min_tokens")
         if request.timeout is not None and not request.timeout > 0:
             raise InvalidRequest(f"timeout={request.timeout} must be more than 0 seconds")
 
@@ -163,6 +165,7 @@ class EngineCore:
             prompt=request.prompt,
             vocabulary=self.runner.info.vocabulary,
             end_ids=sorted(group.end_ids),
+            constraint=request.grammar() if request.grammar is not None else None,
         )
         sequence = Sequence(group, index, self.codec, sampler, self.config.verification)
         group.sequences.append(sequence)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Many
 
+from outrider.engine.request import Sequence
 from outrider.engine.scheduler import Work
 from outrider.proposers import Context, Draft, Proposal, Proposer, check_draft
 
@@ -50,7 +52,7 @@ class Drafter:
         self.benchings = 0
         """Times that it was benched."""
 
-    def draft(self, works: Sequence[Work], budgets: Sequence[int]) -> tuple[int, int, float]:
+    def draft(self, works: Many[Work], budgets: Many[int]) -> tuple[int, int, float]:
         """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer.
 
         Returns:
@@ -75,7 +77,7 @@ class Drafter:
         )
         return len(asked), longest, taken
 
-    def _propose(self, asked: Sequence[tuple[Work, int]]) -> float:
+    def _propose(self, asked: Many[tuple[Work, int]]) -> float:
         started = self._clock()
         try:
             contexts = [work.sequence.context for work, _ in asked]
@@ -87,7 +89,9 @@ class Drafter:
             return self._clock() - started
         for (work, budget), draft in zip(asked, drafts, strict=True):
             if self._allowed(draft, budget) and draft.tokens:
-                work.proposals.append(Proposal(self.name, draft))
+                kept = _within(work.sequence, draft)
+                if kept.tokens:
+                    work.proposals.append(Proposal(self.name, kept))
         taken = self._clock() - started
         if taken > self._patience:
             self._fault("propose", TimeoutError(f"took {taken:.3f} s, more than {self._patience} s"))
@@ -101,7 +105,7 @@ class Drafter:
             return False
         return True
 
-    def observe(self, key: str, tokens: Sequence[int]) -> None:
+    def observe(self, key: str, tokens: Many[int]) -> None:
         """Tell the proposer what was emitted."""
         try:
             self._proposer.observe(key, tokens)
@@ -118,3 +122,17 @@ class Drafter:
     def _fault(self, verb: str, error: Exception) -> None:
         self.faults += 1
         log.warning("proposer %s: %s failed: %r", self.name, verb, error)
+
+
+def _within(sequence: Sequence, draft: Draft) -> Draft:
+    """The draft up to where the text would end, and up to where it leaves the grammar.
+
+    An end token itself is not verified: where it comes next the target says it in the same pass, as its own token, and
+    behind it there may be nothing that is allowed to come.
+    """
+    end_ids = sequence.group.end_ids
+    length = next((i for i, token in enumerate(draft.tokens) if token in end_ids), len(draft.tokens))
+    grammar = sequence.sampler.constraint
+    if grammar is not None:
+        length = min(length, grammar.accepts(draft.tokens))
+    return draft.cut(length)

@@ -17,6 +17,7 @@ from outrider.engine.request import Request
 from outrider.engine.stats import EngineStats, Gauges, StepRecord
 from outrider.errors import EngineClosed, QueueFull
 from outrider.params import SamplingParams, Speculation
+from outrider.verify import Constraint
 
 log = logging.getLogger("outrider")
 
@@ -203,6 +204,7 @@ class EngineThread:
         prompt_text: str | None = None,
         speculation: str | Mapping[str, Any] | Speculation | None = None,
         prediction: Iterable[int] = (),
+        grammar: Callable[[], Constraint] | None = None,
         tenant: str | None = "",
         timeout: float | None = None,
     ) -> Request:
@@ -220,6 +222,7 @@ class EngineThread:
                 self._core.config.complete(Speculation.parse(speculation)) if speculation is not None else None
             ),
             prediction=tuple(prediction),
+            grammar=grammar,
             tenant=tenant,
             timeout=timeout,
         )

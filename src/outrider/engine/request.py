@@ -11,7 +11,7 @@ from outrider.engine.outputs import Chunk, EmittedToken, FinishReason, Timings, 
 from outrider.engine.text import TextCodec, TextStream
 from outrider.params import SamplingParams, Speculation, Verification
 from outrider.proposers import Context
-from outrider.verify import Sampler, TokenLogprobs
+from outrider.verify import Constraint, Sampler, TokenLogprobs
 
 Sink = Callable[[Chunk], None]
 """Takes the chunks of one request, on the engine's thread; must not block."""
@@ -32,6 +32,8 @@ class Request:
     """Tokens that the client expects in the answer."""
     tenant: str | None = ""
     """Whose request it is; see `Context.tenant`."""
+    grammar: Callable[[], Constraint] | None = None
+    """Makes the grammar's state for each completion."""
     timeout: float | None = None
     """Seconds from arrival after which it is ended with what it has."""
     seed: int = field(default_factory=lambda: secrets.randbits(63))

@@ -151,6 +151,9 @@ class DraftModel:
             each.confidence.append(_softmax_at(scores, token))
         else:
             scores = sampler.shape(scores)
+            if not np.isfinite(scores.max()):  # a grammar is complete: nothing may come
+                each.budget = len(each.tokens)
+                return
             token, sure = self._sampled(each, sampler, scores)
             each.confidence.append(sure)
             sampler.push(token)

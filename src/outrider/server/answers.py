@@ -9,6 +9,7 @@ from typing import Any, Literal
 from outrider.engine import Completion, EmittedToken, FinishReason, Usage
 from outrider.models import Tokenizer
 from outrider.server.pacing import Piece
+from outrider.server.tools import OPEN, ToolPlan
 
 Kind = Literal["chat", "text"]
 _REASONS: dict[FinishReason, str] = {"stop": "stop", "length": "length", "deadline": "length", "cancelled": "stop"}
@@ -23,12 +24,24 @@ class Answers:
         model: name of the model.
         tokenizer: its tokens, for log-probabilities.
         logprobs: whether they are wanted.
+        plan: the tools that may be called.
     """
 
-    def __init__(self, kind: Kind, request: str, model: str, tokenizer: Tokenizer, *, logprobs: bool) -> None:
+    def __init__(
+        self,
+        kind: Kind,
+        request: str,
+        model: str,
+        tokenizer: Tokenizer,
+        *,
+        logprobs: bool,
+        plan: ToolPlan | None = None,
+    ) -> None:
         self._kind = kind
         self._tokenizer = tokenizer
         self._logprobs = logprobs
+        self._plan = plan
+        self._held: dict[int, str | None] = {}  # of each completion, text that may be a call; None once it is not
         self._offsets: dict[int, int] = {}
         prefix, name = ("chatcmpl", "chat.completion") if kind == "chat" else ("cmpl", "text_completion")
         self._head = {"id": f"{prefix}-{request}", "object": name, "created": int(time.time()), "model": model}
@@ -42,6 +55,10 @@ class Answers:
             choice: dict[str, Any] = {"index": completion.index, "finish_reason": _reason(completion.finish_reason)}
             if self._kind == "chat":
                 choice["message"] = {"role": "assistant", "content": completion.text, "refusal": None}
+                call = self._plan.read(completion.text) if self._plan is not None else None
+                if call is not None:
+                    choice["message"].update(content=None, tool_calls=[call.as_json()])
+                    choice["finish_reason"] = "tool_calls"
             else:
                 choice["text"] = completion.text
             choice["logprobs"] = self._logprobs_of(completion.index, completion.tokens)
@@ -60,6 +77,8 @@ class Answers:
     def piece(self, piece: Piece, *, tokens: bool) -> dict[str, Any] | None:
         """One event of a stream; None where it would say nothing."""
         done = piece.last and piece.chunk.finish_reason is not None
+        if self._plan is not None:
+            return self._planned(piece, self._plan, done=done)
         if not piece.text and not done and not (self._logprobs and piece.tokens):
             return None
         choice: dict[str, Any] = {"index": piece.chunk.index}
@@ -71,6 +90,24 @@ class Answers:
         choice["finish_reason"] = _reason(piece.chunk.finish_reason) if done else None
         if tokens:
             choice["tokens"] = [{"id": t.id, "text": t.text, "accepted": t.accepted} for t in piece.tokens]
+        return self._event([choice])
+
+    def _planned(self, piece: Piece, plan: ToolPlan, *, done: bool) -> dict[str, Any] | None:
+        """An event of an answer that may be a call: text is held back while it may be one."""
+        index = piece.chunk.index
+        held = self._held.get(index, "")
+        text = piece.text if held is None else held + piece.text
+        may_be = held is not None and (plan.forced or text.startswith(OPEN) or OPEN.startswith(text))
+        if may_be and not done:
+            self._held[index] = text
+            return None
+        self._held[index] = None
+        choice: dict[str, Any] = {"index": index, "delta": {"content": text} if text else {}}
+        choice["logprobs"] = self._logprobs_of(index, piece.tokens)
+        choice["finish_reason"] = _reason(piece.chunk.finish_reason) if done else None
+        call = plan.read(text) if done and may_be else None
+        if call is not None:
+            choice.update(delta={"tool_calls": [call.as_json(index=0)]}, finish_reason="tool_calls")
         return self._event([choice])
 
     def closing(self, usages: Sequence[Usage]) -> dict[str, Any]:

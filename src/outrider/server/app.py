@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,8 +20,7 @@ from outrider import __version__
 from outrider.api import Engine
 from outrider.engine import AsyncHandle, Completion, EngineStats
 from outrider.errors import EngineClosed, InvalidRequest
-from outrider.models import Message as ChatTurn
-from outrider.params import SamplingParams
+from outrider.params import Grammar, SamplingParams
 from outrider.server import errors
 from outrider.server.answers import Answers, Kind
 from outrider.server.config import ServerConfig
@@ -35,6 +34,7 @@ from outrider.server.schema import (
     ModeWish,
     SpeculationWish,
 )
+from outrider.server.tools import ToolPlan, plan_tools, turns_of
 
 log = logging.getLogger("outrider")
 
@@ -196,13 +196,15 @@ def _openai_routes(app: FastAPI, state: ServerState) -> None:
     async def chat(body: ChatRequest, request: Request, tenant: Tenant) -> Response:
         """Answer a conversation."""
         _check_model(state, body.model)
-        turns = [ChatTurn(role="system" if m.role == "developer" else m.role, content=m.text()) for m in body.messages]
-        prompt = await asyncio.to_thread(state.engine.encode, turns)
+        plan = plan_tools(body)
+        prompt = await asyncio.to_thread(state.engine.encode, turns_of(body.messages, plan))
+        grammar = body.response_format.grammar if body.response_format is not None else None
         most = body.max_completion_tokens or body.max_tokens or state.config.default_max_tokens
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         params = _params(state, body, most, logprobs, prompt)
         prediction = body.prediction.text() if body.prediction is not None else None
-        return await _answer(state, "chat", request, body, prompt, params, prediction, tenant)
+        wishes = _Wishes(prediction, plan.grammar if plan is not None else grammar, plan)
+        return await _answer(state, "chat", request, body, prompt, params, wishes, tenant)
 
     @app.post("/v1/completions", response_model=None)
     async def complete(body: CompletionRequest, request: Request, tenant: Tenant) -> Response:
@@ -212,7 +214,16 @@ def _openai_routes(app: FastAPI, state: ServerState) -> None:
         ids = prompt if isinstance(prompt, list) else await asyncio.to_thread(state.engine.encode, prompt)
         params = _params(state, body, body.max_tokens or _COMPLETION_TOKENS, body.logprobs, ids, echo=body.echo)
         prediction = body.prediction.text() if body.prediction is not None else None
-        return await _answer(state, "text", request, body, ids, params, prediction, tenant)
+        return await _answer(state, "text", request, body, ids, params, _Wishes(prediction), tenant)
+
+
+@dataclass(frozen=True, slots=True)
+class _Wishes:
+    """What a request wants beside sampling."""
+
+    prediction: str | None = None
+    grammar: Grammar | None = None
+    plan: ToolPlan | None = None
 
 
 def _model_card(state: ServerState) -> dict[str, Any]:
@@ -283,7 +294,7 @@ async def _answer(
     body: ChatRequest | CompletionRequest,
     prompt: list[int],
     params: SamplingParams,
-    prediction: str | None,
+    wishes: _Wishes,
     tenant: str,
 ) -> Response:
     wish = body.speculation
@@ -291,11 +302,13 @@ async def _answer(
         prompt,
         params,
         speculation=wish.fields() if isinstance(wish, SpeculationWish) else wish,
-        prediction=prediction,
+        prediction=wishes.prediction,
+        grammar=wishes.grammar,
         tenant=tenant if body.remember else None,
         timeout=min(body.timeout or state.config.timeout, state.config.timeout),
     )
-    answers = Answers(kind, handle.id, state.model, state.engine.tokenizer, logprobs=params.logprobs is not None)
+    logprobs = params.logprobs is not None
+    answers = Answers(kind, handle.id, state.model, state.engine.tokenizer, logprobs=logprobs, plan=wishes.plan)
     headers = {"X-Request-Id": handle.id, "X-Accel-Buffering": "no"}
     if body.stream:
         events = _events(state, kind, body, handle, answers, params.n)

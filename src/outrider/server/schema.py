@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from outrider.params import MAX_LOGPROBS
+from outrider.params import MAX_LOGPROBS, Grammar
 
 
 class _Asked(BaseModel):
@@ -20,16 +20,70 @@ class TextPart(_Asked):
     text: str
 
 
+class CalledFunction(_Asked):
+    """A call that was made before."""
+
+    name: str
+    arguments: str = "{}"
+
+
+class MadeCall(_Asked):
+    """A call that the assistant made earlier in the conversation."""
+
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class ChatMessage(_Asked):
     """One turn of a chat."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[TextPart] | None = None
     name: str | None = None
+    refusal: str | None = None
+    tool_calls: list[MadeCall] | None = None
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> ChatMessage:
+        if self.content is None and not self.tool_calls:
+            raise ValueError(f"a message of {self.role} has no content")
+        return self
 
     def text(self) -> str:
         """The content, its pieces joined."""
+        if self.content is None:
+            return ""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class Function(_Asked):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of its arguments."""
+    strict: bool | None = None
+
+
+class Tool(_Asked):
+    """A tool; always a function."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class _Name(_Asked):
+    name: str
+
+
+class NamedChoice(_Asked):
+    """The one tool that must be called."""
+
+    type: Literal["function"]
+    function: _Name
 
 
 class PredictedContent(_Asked):
@@ -51,10 +105,35 @@ class StreamOptions(_Asked):
     """Outrider's own: with each chunk its tokens, and which of them a draft proposed."""
 
 
+class SchemaFormat(BaseModel):
+    """A JSON schema and its name."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, serialize_by_alias=True)
+
+    name: str = ""
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")] = {}
+    strict: bool | None = None
+
+
 class ResponseFormat(_Asked):
     """The form of the answer."""
 
-    type: Literal["text"] = "text"
+    type: Literal["text", "json_object", "json_schema"] = "text"
+    json_schema: SchemaFormat | None = None
+
+    @model_validator(mode="after")
+    def _schema_with_its_type(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise ValueError("json_schema goes with type json_schema, and that needs it")
+        return self
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """What the answer must look like."""
+        if self.json_schema is not None:
+            return Grammar.json_schema(self.json_schema.schema_)
+        return Grammar.json_object() if self.type == "json_object" else None
 
 
 class SpeculationWish(_Asked):
@@ -120,6 +199,9 @@ class ChatRequest(_Sampling):
     top_logprobs: Annotated[int | None, Field(ge=0, le=MAX_LOGPROBS)] = None
     prediction: PredictedContent | None = None
     response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool] | None, Field(max_length=64)] = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: bool | None = None
     store: Literal[False] | None = None
 
     @model_validator(mode="after")

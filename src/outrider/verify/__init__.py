@@ -5,11 +5,12 @@ from outrider.proposers.base import Draft
 from outrider.runners.base import Logits
 from outrider.verify.base import TokenLogprobs, Verdict, Verifier, token_logprobs
 from outrider.verify.block import verify_block
+from outrider.verify.constraint import Constraint
 from outrider.verify.coupled import verify_coupled
 from outrider.verify.rejection import verify_rejection
 from outrider.verify.sampler import Sampler
 
-__all__ = ["Sampler", "TokenLogprobs", "Verdict", "Verifier", "token_logprobs", "verify"]
+__all__ = ["Constraint", "Sampler", "TokenLogprobs", "Verdict", "Verifier", "token_logprobs", "verify"]
 
 _WAYS: dict[Verification, Verifier] = {
     "coupled": verify_coupled,

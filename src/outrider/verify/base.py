@@ -52,6 +52,7 @@ def token_logprobs(scores: Scores, token: int, top: int) -> TokenLogprobs:
     if top:
         threshold = np.partition(logprobs, len(logprobs) - top)[len(logprobs) - top]
         likely = np.flatnonzero(logprobs >= threshold)
+        likely = likely[np.isfinite(logprobs[likely])]  # what a grammar or a minimum length forbids is no alternative
         best = likely[np.argsort(-logprobs[likely], kind="stable")][:top].tolist()
     return TokenLogprobs(float(logprobs[token]), tuple((token, float(logprobs[token])) for token in best))
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from outrider.params import SamplingParams
 from outrider.verify import noise
+from outrider.verify.constraint import Constraint
 from outrider.verify.distribution import Distribution, Scores, target_distribution
 
 
@@ -22,6 +23,7 @@ class Sampler:
         prompt: the prompt's token ids; they count for the repetition penalty only.
         vocabulary: number of tokens.
         end_ids: tokens that end the text, held back until `min_tokens`.
+        constraint: the grammar that the text must follow.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Sampler:
         prompt: Sequence[int],
         vocabulary: int,
         end_ids: Sequence[int] = (),
+        constraint: Constraint | None = None,
     ) -> None:
         self.params = params
         self.position = len(prompt)
@@ -44,7 +47,8 @@ class Sampler:
         self._end_ids = np.array(sorted(set(end_ids)), np.int64)
         self._bias_ids = np.array(list(params.logit_bias), np.int64)
         self._bias = np.array(list(params.logit_bias.values()), np.float32)
-        self._shapes = params.shapes_logits
+        self.constraint = constraint
+        self._shapes = params.shapes_logits or constraint is not None
         self._penalises = (
             params.repetition_penalty != 1.0 or params.presence_penalty != 0.0 or params.frequency_penalty != 0.0
         )
@@ -61,6 +65,8 @@ class Sampler:
         """Take the token into the history; the next call shapes the position after it."""
         self.position += 1
         self.emitted += 1
+        if self.constraint is not None:
+            self.constraint.push(token)
         if self._penalises:
             self._counts[token] += 1
             if self._counts[token] == 1 and not self._in_prompt[token]:
@@ -73,13 +79,15 @@ class Sampler:
         """Undo the last `push`, which was of this token."""
         self.position -= 1
         self.emitted -= 1
+        if self.constraint is not None:
+            self.constraint.pop()
         if self._penalises:
             self._counts[token] -= 1
             if self._counts[token] == 0 and not self._in_prompt[token]:
                 self._seen_count -= 1
 
     def shape(self, row: Scores) -> Scores:
-        """The logits after penalties, bias and minimum length; the input itself when nothing shapes it."""
+        """The logits after penalties, bias, minimum length and grammar; the input itself when nothing shapes it."""
         if not self._shapes:
             return row
         scores = row.copy()
@@ -89,6 +97,8 @@ class Sampler:
             scores[self._bias_ids] += self._bias
         if self.emitted < self.params.min_tokens:
             scores[self._end_ids] = -np.inf
+        if self.constraint is not None:
+            self.constraint.mask(scores)
         return scores
 
     def _penalise(self, scores: Scores) -> None:
