@@ -58,6 +58,9 @@ def outrider(*args: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["bench", "--prompts", "missing.jsonl"], "cannot read missing.jsonl"),
         (["generate", "-p", "x", "--prediction", "missing.txt"], "cannot read missing.txt"),
         (["trace", "-p", "x", "--raw", "-f", "y"], "not both"),
+        (["serve", "--config", "missing.toml"], "cannot read missing.toml"),
+        (["serve", "--host", "0.0.0.0"], "host='0.0.0.0' is open to others"),
+        (["batch", "-i", "missing.jsonl", "-o", "out.jsonl", "-m", "no-such"], "unknown model 'no-such'"),
         (["pull", "hf:nobody"], "'hf:nobody' is not a repository"),
     ],
 )
@@ -249,3 +252,36 @@ def test_trace_shows_every_step(loaded: dict[str, Any], tmp_path: Path) -> None:
         assert 0 <= step["accepted"] <= step["window"]
         assert step["emitted"] <= step["accepted"] + 1
         assert bool(step["source"]) == bool(step["window"])
+
+
+def test_flags_count_before_the_environment_and_that_before_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from types import SimpleNamespace
+
+    from outrider.server import run
+
+    seen: dict[str, Any] = {}
+
+    def engine(*args: Any, **settings: Any) -> Any:
+        seen.update(settings)
+        return SimpleNamespace(manifest=SimpleNamespace(name="toy"))
+
+    monkeypatch.setattr(cli, "_engine", engine)
+    monkeypatch.setattr(run, "serve", lambda engine, config: seen.update(config=config))
+    (tmp_path / "o.toml").write_text('port = 1111\nmax_queue = 7\nspeculation = "threshold"\napi_key = ["a", "b"]\n')
+    monkeypatch.setenv("OUTRIDER_PORT", "2222")
+    monkeypatch.setenv("OUTRIDER_SPECULATION", "fixed:3")
+    done = RUN.invoke(cli.app, ["serve", "--config", str(tmp_path / "o.toml"), "--port", "3333"])
+    assert done.exit_code == 0, done.output
+    assert seen["config"].port == 3333
+    assert seen["speculation"] == "fixed:3"
+    assert seen["max_queue"] == 7
+    assert seen["config"].api_keys == ("a", "b")
+
+
+def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "o.toml").write_text("prot = 1\n")
+    done = outrider("serve", "--config", str(tmp_path / "o.toml"))
+    assert done.returncode == 2
+    assert "unknown setting 'prot'. Did you mean port" in done.stderr

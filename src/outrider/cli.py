@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider import __version__
-from outrider.errors import InvalidRequest, OutriderError
+from outrider.errors import InvalidRequest, OutriderError, near_misses
 
 if TYPE_CHECKING:
     from outrider.api import Engine
@@ -450,17 +450,37 @@ def trace(
         console.out.print(console.control_line(engine.controller.counts), style="dim")
 
 
-@app.command()
+def _from_file(ctx: typer.Context, path: Path | None) -> Path | None:
+    """Take defaults from a TOML file: flags count before the environment, that before the file."""
+    if path is None:
+        return None
+    import tomllib
+
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidRequest(f"cannot read {path}: {error}") from None
+    known = [param.name for param in ctx.command.params if param.name is not None and param.name != "config"]
+    for name in found:
+        if name not in known:
+            raise InvalidRequest(f"{path}: unknown setting {name!r}.{near_misses(name, known)}")
+    ctx.default_map = {**(ctx.default_map or {}), **found}
+    return path
+
+
+@app.command(context_settings={"auto_envvar_prefix": "OUTRIDER"})
 def serve(
     model: Model = DEFAULT_MODEL,
+    config: Annotated[  # noqa: ARG001 (its callback reads it)
+        Path | None,
+        typer.Option(
+            callback=_from_file, is_eager=True, help="TOML with settings by the names of these options (with _)."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to bind; others than this machine need --api-key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port.", min=0, max=65535)] = 8000,
-    api_key: Annotated[
-        list[str] | None, typer.Option(envvar="OUTRIDER_API_KEYS", help="A client's key, or sha256:HASH. Repeatable.")
-    ] = None,
-    admin_key: Annotated[
-        list[str] | None, typer.Option(envvar="OUTRIDER_ADMIN_KEYS", help="A key that may change the server.")
-    ] = None,
+    api_key: Annotated[list[str] | None, typer.Option(help="A client's key, or sha256:HASH. Repeatable.")] = None,
+    admin_key: Annotated[list[str] | None, typer.Option(help="A key that may change the server. Repeatable.")] = None,
     speculation: Mode = "auto",
     verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
     objective: Annotated[
@@ -489,7 +509,7 @@ def serve(
     from outrider.server import ServerConfig
     from outrider.server.run import serve as run
 
-    config = ServerConfig(
+    server = ServerConfig(
         host=host,
         port=port,
         api_keys=tuple(api_key or ()),
@@ -512,7 +532,33 @@ def serve(
     }
     engine = _engine(model, kv_memory, kv_precision, threads, **settings)
     console.err.print(f"serving {engine.manifest.name} on http://{host}:{port}", style="bold")
-    run(engine, config)
+    run(engine, server)
+
+
+@app.command()
+def batch(
+    source: Annotated[Path, typer.Option("-i", "--input", help="Requests in OpenAI's batch format, JSON lines.")],
+    target: Annotated[Path, typer.Option("-o", "--output", help="Answers, in order; a run that was cut goes on.")],
+    model: Model = DEFAULT_MODEL,
+    speculation: Mode = "auto",
+    proposers: Proposers = DEFAULT_NAMES,
+    draft: DraftName = None,
+    max_running: Annotated[int, typer.Option(help="Most sequences in a batch.", min=1)] = 16,
+    kv_memory: KVMemory = None,
+    kv_precision: KVPrecision = "f16",
+    threads: Threads = None,
+) -> None:
+    """Answer a file of requests: as many at once as fit, in order, resumable.
+
+    Example: outrider batch -i requests.jsonl -o answers.jsonl
+    """
+    from outrider import console
+    from outrider.server.batch import run_batch
+
+    settings = {"speculation": speculation, "proposers": proposers, "draft": draft, "max_running": max_running}
+    with _engine(model, kv_memory, kv_precision, threads, **settings) as engine, console.progress() as shown:
+        failed = run_batch(engine, source, target, lambda done, total: shown("answers", done, total))
+    console.err.print(f"{target}: done" + (f", {failed} lines with an error" if failed else ""))
 
 
 @app.command()

@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,11 +20,11 @@ from outrider import __version__
 from outrider.api import Engine
 from outrider.engine import AsyncHandle, Completion, EngineStats
 from outrider.errors import EngineClosed, InvalidRequest
-from outrider.params import Grammar, SamplingParams
 from outrider.server import errors
 from outrider.server.answers import Answers, Kind
 from outrider.server.config import ServerConfig
 from outrider.server.errors import Refusal
+from outrider.server.intake import check_model, read
 from outrider.server.metrics import Metrics
 from outrider.server.pacing import pieces
 from outrider.server.schema import (
@@ -32,9 +32,7 @@ from outrider.server.schema import (
     CompletionRequest,
     ErrorResponse,
     ModeWish,
-    SpeculationWish,
 )
-from outrider.server.tools import ToolPlan, plan_tools, turns_of
 
 log = logging.getLogger("outrider")
 
@@ -49,8 +47,6 @@ _PAGE_HEADERS = {
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse} for status in (400, 401, 404, 413, 429, 503)
 }
-_COMPLETION_TOKENS = 16
-"""What OpenAI's text completions generate when nobody says."""
 _WATCH = 0.1
 """Seconds between looks whether a client that waits is still there."""
 _EVENT_SECONDS = 1.0
@@ -189,41 +185,18 @@ def _openai_routes(app: FastAPI, state: ServerState) -> None:
     @app.get("/v1/models/{name:path}", dependencies=[Depends(_tenant)])
     def model(name: str) -> dict[str, Any]:
         """The model of this name."""
-        _check_model(state, name)
+        check_model(state.engine, name)
         return _model_card(state)
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(body: ChatRequest, request: Request, tenant: Tenant) -> Response:
         """Answer a conversation."""
-        _check_model(state, body.model)
-        plan = plan_tools(body)
-        prompt = await asyncio.to_thread(state.engine.encode, turns_of(body.messages, plan))
-        grammar = body.response_format.grammar if body.response_format is not None else None
-        most = body.max_completion_tokens or body.max_tokens or state.config.default_max_tokens
-        logprobs = (body.top_logprobs or 0) if body.logprobs else None
-        params = _params(state, body, most, logprobs, prompt)
-        prediction = body.prediction.text() if body.prediction is not None else None
-        wishes = _Wishes(prediction, plan.grammar if plan is not None else grammar, plan)
-        return await _answer(state, "chat", request, body, prompt, params, wishes, tenant)
+        return await _answer(state, request, body, tenant)
 
     @app.post("/v1/completions", response_model=None)
     async def complete(body: CompletionRequest, request: Request, tenant: Tenant) -> Response:
         """Continue a text."""
-        _check_model(state, body.model)
-        prompt = body.prompt
-        ids = prompt if isinstance(prompt, list) else await asyncio.to_thread(state.engine.encode, prompt)
-        params = _params(state, body, body.max_tokens or _COMPLETION_TOKENS, body.logprobs, ids, echo=body.echo)
-        prediction = body.prediction.text() if body.prediction is not None else None
-        return await _answer(state, "text", request, body, ids, params, _Wishes(prediction), tenant)
-
-
-@dataclass(frozen=True, slots=True)
-class _Wishes:
-    """What a request wants beside sampling."""
-
-    prediction: str | None = None
-    grammar: Grammar | None = None
-    plan: ToolPlan | None = None
+        return await _answer(state, request, body, tenant)
 
 
 def _model_card(state: ServerState) -> dict[str, Any]:
@@ -236,86 +209,17 @@ def _model_card(state: ServerState) -> dict[str, Any]:
     }
 
 
-def _check_model(state: ServerState, name: str) -> None:
-    if name != state.model:
-        raise Refusal(
-            404,
-            f"the model {name!r} is not served here; this is {state.model!r}",
-            param="model",
-            code="model_not_found",
-        )
-
-
-def _params(
-    state: ServerState,
-    body: ChatRequest | CompletionRequest,
-    max_tokens: int,
-    logprobs: int | None,
-    prompt: list[int],
-    *,
-    echo: bool = False,
-) -> SamplingParams:
-    if (body.n or 1) > state.config.max_n:
-        raise Refusal(400, f"n={body.n} is more than the {state.config.max_n} that this server allows", param="n")
-    try:
-        bias = {int(token): value for token, value in (body.logit_bias or {}).items()}
-    except ValueError:
-        raise Refusal(400, "logit_bias: keys must be token ids", param="logit_bias") from None
-    room = max(1, state.engine.info.context_length - len(prompt))
-    fields: dict[str, Any] = {
-        "temperature": 1.0 if body.temperature is None else body.temperature,
-        "top_p": body.top_p,
-        "top_k": body.top_k,
-        "min_p": body.min_p,
-        "repetition_penalty": body.repetition_penalty,
-        "presence_penalty": body.presence_penalty,
-        "frequency_penalty": body.frequency_penalty,
-        "logit_bias": bias or None,
-        "seed": body.seed,
-        "n": body.n,
-        "max_tokens": min(max_tokens, room),
-        "min_tokens": body.min_tokens,
-        "stop": body.stop,
-        "stop_token_ids": body.stop_token_ids,
-        "logprobs": logprobs,
-    }
-    return SamplingParams(
-        ignore_eos=body.ignore_eos,
-        skip_special_tokens=body.skip_special_tokens,
-        echo=echo,
-        **{name: value for name, value in fields.items() if value is not None},
-    )
-
-
-async def _answer(
-    state: ServerState,
-    kind: Kind,
-    request: Request,
-    body: ChatRequest | CompletionRequest,
-    prompt: list[int],
-    params: SamplingParams,
-    wishes: _Wishes,
-    tenant: str,
-) -> Response:
-    wish = body.speculation
-    handle = state.engine.submit_async(
-        prompt,
-        params,
-        speculation=wish.fields() if isinstance(wish, SpeculationWish) else wish,
-        prediction=wishes.prediction,
-        grammar=wishes.grammar,
-        tenant=tenant if body.remember else None,
-        timeout=min(body.timeout or state.config.timeout, state.config.timeout),
-    )
-    logprobs = params.logprobs is not None
-    answers = Answers(kind, handle.id, state.model, state.engine.tokenizer, logprobs=logprobs, plan=wishes.plan)
+async def _answer(state: ServerState, request: Request, body: ChatRequest | CompletionRequest, tenant: str) -> Response:
+    asked = await asyncio.to_thread(read, state.engine, state.config, body, tenant)
+    handle = state.engine.submit_async(asked.prompt, asked.params, **asked.options)
+    answers = asked.answers(state.engine, handle.id)
     headers = {"X-Request-Id": handle.id, "X-Accel-Buffering": "no"}
     if body.stream:
-        events = _events(state, kind, body, handle, answers, params.n)
+        events = _events(state, asked.kind, body, handle, answers, asked.params.n)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     completions = await _wait(handle, request)
     for completion in completions:
-        state.finished(kind, completion)
+        state.finished(asked.kind, completion)
         if completion.finish_reason == "error":
             raise Refusal(500, completion.error or "the model failed")
     return JSONResponse(answers.whole(completions), headers=headers)

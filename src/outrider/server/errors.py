@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -70,16 +71,20 @@ def install(app: FastAPI, metrics: Metrics, retry_after: Any) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
-        return answer(_explain(error))
+        return answer(explain(error.errors()))
 
     @app.exception_handler(HTTPException)
     async def http(_: Request, error: HTTPException) -> JSONResponse:
         return answer(Refusal(error.status_code, str(error.detail)))
 
 
-def _explain(error: RequestValidationError) -> Refusal:
-    """Name the first field that is wrong, and what would be right."""
-    problem = error.errors()[0]
+def explain(problems: Sequence[Mapping[str, Any]]) -> Refusal:
+    """Name the first field that is wrong, and what would be right.
+
+    Args:
+        problems: pydantic's.
+    """
+    problem = problems[0]
     where = [str(part) for part in problem["loc"] if part not in ("body", "query", "path")]
     param = ".".join(where) or None
     if problem["type"] == "json_invalid":
