@@ -4,8 +4,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROMPTS ?= tests/data/spec_bench_26.jsonl
+MINUTES ?= 10
 
-.PHONY: help setup demo test test-all check format bench docs clean
+.PHONY: help setup demo test test-all check format bench soak audit docs clean
 
 help:
 	@echo "make demo      set up, pull the model, show it with and without speculation"
@@ -13,6 +14,8 @@ help:
 	@echo "make test-all  the tests and the slow ones"
 	@echo "make check     format, lint, types, import order"
 	@echo "make bench     measure, write benchmarks/results/"
+	@echo "make soak      sixteen clients for ten minutes, faults injected"
+	@echo "make audit     known vulnerabilities of the dependencies"
 	@echo "make docs      build the documentation into site/"
 
 $(VENV)/.run: pyproject.toml
@@ -62,7 +65,19 @@ bench: $(VENV)/.run
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/genai_baseline.py --prompts $(PROMPTS) --json benchmarks/results/genai_baseline.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/mixed_prefill.py --prompts $(PROMPTS) --json benchmarks/results/mixed_prefill.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/load.py --prompts $(PROMPTS) --json benchmarks/results/load.json
+	env -u OPENBLAS_CORETYPE $(BIN)/outrider bench -m smollm2-135m-q4 --prompts $(PROMPTS) --per-category 1 \
+		--max-tokens 64 --repeat 5 --modes off,auto --json benchmarks/results/spec_bench_q4.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/repeated.py --prompts $(PROMPTS) --json benchmarks/results/repeated.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/hindsight.py --prompts $(PROMPTS) --json benchmarks/results/hindsight.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/verify_cost.py --json benchmarks/results/verify_cost.json
+
+soak: $(VENV)/.dev
+	mkdir -p benchmarks/results
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --json benchmarks/results/soak.json
+
+audit: $(VENV)/.run
+	$(BIN)/python -m pip install --quiet pip-audit
+	$(BIN)/pip-audit --skip-editable
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict
