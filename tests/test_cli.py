@@ -59,6 +59,8 @@ def outrider(*args: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["generate", "-p", "x", "--prediction", "missing.txt"], "cannot read missing.txt"),
         (["trace", "-p", "x", "--raw", "-f", "y"], "not both"),
         (["serve", "--config", "missing.toml"], "cannot read missing.toml"),
+        (["serve", "--profile", "fast"], "--profile 'fast' is not known; use interactive, batch, latency"),
+        (["generate", "-p", "x", "--schema", "missing.json"], "cannot read missing.json"),
         (["serve", "--host", "0.0.0.0"], "host='0.0.0.0' is open to others"),
         (["batch", "-i", "missing.jsonl", "-o", "out.jsonl", "-m", "no-such"], "unknown model 'no-such'"),
         (["pull", "hf:nobody"], "'hf:nobody' is not a repository"),
@@ -278,6 +280,10 @@ def test_flags_count_before_the_environment_and_that_before_the_file(
     assert seen["speculation"] == "fixed:3"
     assert seen["max_queue"] == 7
     assert seen["config"].api_keys == ("a", "b")
+    done = RUN.invoke(cli.app, ["serve", "--config", str(tmp_path / "o.toml"), "--profile", "batch"])
+    assert done.exit_code == 0, done.output
+    assert (seen["max_queue"], seen["max_running"], seen["stretch"]) == (7, 32, 8.0)
+    assert seen["config"].pace == "burst"
 
 
 def test_an_unknown_setting_in_the_file_is_refused(tmp_path: Path) -> None:

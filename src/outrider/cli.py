@@ -177,6 +177,7 @@ def generate(
     proposers: Proposers = DEFAULT_NAMES,
     draft: DraftName = None,
     prediction: Annotated[Path | None, typer.Option(help="A file with text that is expected in the answer.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="A file with a JSON schema that the answer follows.")] = None,
     verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
     temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Keep the k most likely tokens; 0 keeps all.")] = 0,
@@ -214,8 +215,8 @@ def generate(
       cat report.txt | outrider generate --raw --speculation fixed:8
     """
     from outrider import console
-    from outrider.api import chat
-    from outrider.params import SamplingParams
+    from outrider.api import Options, chat
+    from outrider.params import Grammar, SamplingParams
 
     if system is not None and raw:
         raise InvalidRequest("--system needs the chat template; leave out --raw")
@@ -240,17 +241,15 @@ def generate(
         echo=echo,
     )
     settings = {"speculation": speculation, "verification": verification, "proposers": proposers, "draft": draft}
-    expected = _read(prediction) if prediction is not None else None
+    options = Options(prediction=_read(prediction) if prediction is not None else None, timeout=timeout)
+    if schema is not None:
+        options["grammar"] = Grammar(kind="json_schema", source=_read(schema))
     with _engine(model, kv_memory, kv_precision, threads, **settings) as engine:
         asked = text if raw else chat(text, system)
         if as_json:
-            typer.echo(
-                json.dumps(
-                    _as_json(engine.generate(asked, params, prediction=expected, timeout=timeout)), ensure_ascii=False
-                )
-            )
+            typer.echo(json.dumps(_as_json(engine.generate(asked, params, **options)), ensure_ascii=False))
             return
-        handle = engine.stream(asked, params, prediction=expected, timeout=timeout)
+        handle = engine.stream(asked, params, **options)
         answers = _show(handle, params.n, show_accepted)
         for answer in answers:
             if not quiet:
@@ -468,6 +467,31 @@ def _from_file(ctx: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
+PROFILES: dict[str, dict[str, Any]] = {
+    "interactive": {"objective": "latency", "max_running": 8, "max_queue": 64, "stretch": 1.8, "pace": "smooth"},
+    "batch": {
+        "objective": "throughput",
+        "max_running": 32,
+        "max_queue": 4096,
+        "stretch": 8.0,
+        "chunk_tokens": 512,
+        "pace": "burst",
+    },
+    "latency": {"objective": "latency", "max_running": 2, "max_queue": 16, "stretch": 1.3, "pace": "burst"},
+}
+"""Defaults by kind of workload (docs/serve.md says what each trades)."""
+
+
+def _from_profile(ctx: typer.Context, name: str | None) -> str | None:
+    """Take defaults from a profile; everything else that is said counts before it."""
+    if name is None:
+        return None
+    if name not in PROFILES:
+        raise InvalidRequest(f"--profile {name!r} is not known; use {', '.join(PROFILES)}")
+    ctx.default_map = {**PROFILES[name], **(ctx.default_map or {})}
+    return name
+
+
 @app.command(context_settings={"auto_envvar_prefix": "OUTRIDER"})
 def serve(
     model: Model = DEFAULT_MODEL,
@@ -475,6 +499,12 @@ def serve(
         Path | None,
         typer.Option(
             callback=_from_file, is_eager=True, help="TOML with settings by the names of these options (with _)."
+        ),
+    ] = None,
+    profile: Annotated[  # noqa: ARG001 (its callback reads it)
+        str | None,
+        typer.Option(
+            callback=_from_profile, is_eager=True, help="interactive, batch or latency: defaults for the rest."
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to bind; others than this machine need --api-key.")] = "127.0.0.1",
@@ -496,6 +526,8 @@ def serve(
     pace: Annotated[str, typer.Option(help="smooth spreads accepted bursts, burst sends them at once.")] = "smooth",
     max_running: Annotated[int, typer.Option(help="Most sequences in a batch.", min=1)] = 16,
     max_queue: Annotated[int, typer.Option(help="Most requests that wait; one more gets 429.", min=0)] = 256,
+    chunk_tokens: Annotated[int, typer.Option(help="Most prompt tokens in a pass.", min=1)] = 256,
+    stretch: Annotated[float, typer.Option(help="How much longer a pass may take because a prompt is in it.")] = 2.5,
     timeout: Annotated[float, typer.Option(help="Seconds after which an answer ends as it is.")] = 600.0,
     kv_memory: KVMemory = None,
     kv_precision: KVPrecision = "f16",
@@ -529,6 +561,8 @@ def serve(
         "store_file": store_file,
         "max_running": max_running,
         "max_queue": max_queue,
+        "chunk_tokens": chunk_tokens,
+        "stretch": stretch,
     }
     engine = _engine(model, kv_memory, kv_precision, threads, **settings)
     console.err.print(f"serving {engine.manifest.name} on http://{host}:{port}", style="bold")

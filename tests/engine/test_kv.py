@@ -128,18 +128,6 @@ def test_without_prefix_caching_nothing_is_kept() -> None:
     pool.check_integrity([])
 
 
-def test_clear_cache_forgets_idle_prefixes_only() -> None:
-    pool, _ = make()
-    idle, used = admitted(pool, list(range(5))), admitted(pool, list(range(50, 55)))
-    pool.commit(idle, list(range(5)), 5)
-    pool.commit(used, list(range(50, 55)), 5)
-    pool.release(idle)
-    pool.clear_cache()
-    assert pool.find_prefix(list(range(5))) == []
-    assert len(pool.find_prefix(list(range(50, 55)))) == 1
-    pool.check_integrity([used])
-
-
 def test_integrity_notices_a_leak() -> None:
     pool, _ = make()
     admitted(pool, [1, 2, 3])

@@ -149,11 +149,6 @@ class BlockPool:
         table.hashes = []
         table.committed = 0
 
-    def clear_cache(self) -> None:
-        """Forget every cached prefix that nobody uses."""
-        while self._idle:
-            self._evict()
-
     def _acquire(self, block: int) -> None:
         if self._references[block] == 0:
             del self._idle[block]
