@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
-from outrider.control import AutoController, calibrate, recalled, save_cost
+from outrider.control import AutoController, CostModel, calibrate, recalled, save_cost
 from outrider.draft import DraftReport, match, report, share_memory
 from outrider.engine import (
     AsyncHandle,
@@ -25,7 +25,7 @@ from outrider.engine import (
 )
 from outrider.errors import InvalidRequest
 from outrider.grammar import Grammars
-from outrider.models import Manifest, Message, Progress, Resolver, Tokenizer, silent
+from outrider.models import Manifest, Message, ModelFiles, Progress, Resolver, Tokenizer, silent
 from outrider.models.store import home
 from outrider.params import Grammar, SamplingParams, Speculation
 from outrider.proposers import DEFAULT_PROPOSERS, DraftModel, Proposer, Setup, SuffixStore, make_proposers
@@ -82,6 +82,31 @@ def chat(text: str, system: str | None = None) -> list[Message]:
     """A chat of one user message."""
     head: list[Message] = [Message(role="system", content=system)] if system is not None else []
     return [*head, Message(role="user", content=text)]
+
+
+def measured_cost(files: ModelFiles, runner: OpenVINORunner | None = None) -> CostModel:
+    """What passes cost here: as kept from an earlier start where that still holds, else measured and kept.
+
+    Args:
+        files: the model.
+        runner: it, loaded and serving nobody yet; None loads it for this.
+    """
+    own = runner or OpenVINORunner(files.directory, context_length=files.manifest.context_length)
+    # what passes cost depends on the weights, the machine and how it is used
+    identity = f"{files.manifest.model_dump_json()} {own.fingerprint}"
+    path = cost_file(identity)
+    cost = recalled(own, path)
+    if cost is None:
+        cost = calibrate(own)
+        save_cost(cost, path)
+    if runner is None:
+        own.close()
+    return cost
+
+
+def cost_file(identity: str) -> Path:
+    """Where the cost of passes is kept for a model, a machine and a way to use it."""
+    return home() / "cost" / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.json"
 
 
 class Engine:
@@ -160,13 +185,8 @@ class Engine:
         setup = Setup(files.manifest.name, self.info.vocabulary, self.info.context_length, self.store)
         named = [name.strip() for name in proposers.split(",")] if isinstance(proposers, str) else proposers
         made = make_proposers([name for name in named if name], setup)
-        # what passes cost depends on the weights, the machine and how it is used
-        identity = f"{files.manifest.model_dump_json()} {runner.fingerprint}"
-        self._cost_file = home() / "cost" / f"{hashlib.sha256(identity.encode()).hexdigest()[:24]}.json"
-        cost = recalled(runner, self._cost_file)
-        if cost is None:
-            cost = calibrate(runner)
-            save_cost(cost, self._cost_file)
+        self._cost_file = cost_file(f"{files.manifest.model_dump_json()} {runner.fingerprint}")
+        cost = measured_cost(files, runner)
         self.controller = AutoController(cost, config.objective)
         self.draft: DraftReport | None = None
         """What the draft model is and costs, where there is one."""

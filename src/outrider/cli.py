@@ -595,6 +595,80 @@ def batch(
     console.err.print(f"{target}: done" + (f", {failed} lines with an error" if failed else ""))
 
 
+def parse_curve(text: str) -> dict[int, float]:
+    """Read what passes cost by their tokens: `1=25,5=27,13=34`, in any unit.
+
+    Raises:
+        InvalidRequest: another form, no cost of 1, or a cost that is none.
+    """
+    curve = {}
+    for entry in text.split(","):
+        width, _, cost = entry.partition("=")
+        try:
+            curve[int(width)] = float(cost)
+        except ValueError:
+            raise InvalidRequest(f"--curve: {entry!r} is not TOKENS=COST, as 1=25,5=27,13=34") from None
+    if 1 not in curve or not all(width >= 1 and 0 < cost < float("inf") for width, cost in curve.items()):
+        raise InvalidRequest(f"--curve {text!r} needs the cost of 1 token, and costs over 0, as 1=25,5=27,13=34")
+    return curve
+
+
+@app.command()
+def assess(
+    traffic: Annotated[Path, typer.Option(help="Logged requests and answers, JSON lines, in the order of time.")],
+    model: Model = DEFAULT_MODEL,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Load the model and measure what passes cost here.")
+    ] = False,
+    curve: Annotated[str | None, typer.Option(help="What passes cost by tokens, as 1=25,5=27,13=34.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Read only so many lines.", min=1)] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
+    html_file: Annotated[Path | None, typer.Option("--html", help="Write a report to this file.")] = None,
+) -> None:
+    """Say before deployment whether speculation pays for logged traffic, with which proposer and window.
+
+    The model gives the tokenizer; nothing is generated. Without --measure or --curve the verdict goes by acceptance.
+
+    Example: outrider assess --traffic log.jsonl --measure --html report.html
+    """
+    from outrider import console
+    from outrider.control import CostModel
+    from outrider.models import Resolver, Tokenizer
+    from outrider.plan import assess as replay
+    from outrider.plan import read_traffic
+    from outrider.plan.assess import answers_of
+    from outrider.plan.report import html
+
+    if measure and curve is not None:
+        raise InvalidRequest("give --measure or --curve, not both")
+    exchanges = read_traffic(traffic, limit)
+    cost = CostModel(parse_curve(curve)) if curve is not None else None
+    with console.progress() as shown:
+        files = Resolver(progress=shown).resolve(model)
+        if measure:
+            from outrider.api import measured_cost
+
+            cost = measured_cost(files)
+        tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
+        answers = answers_of(exchanges, tokenizer, files.manifest.eos_ids)
+        found = replay(answers, cost, lambda done, total: shown("answers", done, total))
+    console.out.print(console.assessment_table(found))
+    for group in found.categories if len(found.categories) > 1 else ():
+        console.out.print(f"{group.name}: [bold]{group.verdict}[/]: {group.reason}")
+    console.out.print(f"all: [bold]{found.overall.verdict}[/]: {found.overall.reason}")
+    if found.overall.more_answers:
+        console.out.print(f"{found.overall.more_answers} more answers like these would tell")
+    for path, text in (
+        (json_file, found.model_dump_json(indent=2)),
+        (html_file, html(found, f"{traffic.name}, {model}")),
+    ):
+        if path is not None:
+            try:
+                path.write_text(text + "\n", encoding="utf-8")
+            except OSError as error:
+                raise InvalidRequest(f"cannot write {path}: {error}") from None
+
+
 @app.command()
 def demo(
     model: Model = DEFAULT_MODEL,

@@ -14,6 +14,7 @@ from outrider.control import ControlCounts
 from outrider.engine import Completion, StepRecord
 from outrider.evaluate.bench import BenchReport, ModeResult
 from outrider.models import Progress as ProgressCallback
+from outrider.plan import Assessment
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -94,6 +95,28 @@ def control_line(counts: ControlCounts) -> str:
         f"not worth verifying, {counts.losing} for losses, {counts.shrinks} windows halved, {counts.recoveries} "
         f"recoveries, {counts.slept} drafts not asked for; {counts.padded} tokens of padding"
     )
+
+
+def assessment_table(found: Assessment) -> Table:
+    """The whole traffic: each proposer at a few windows."""
+    table = Table(title=f"{found.answers} answers, {found.overall.tokens} tokens", title_justify="left")
+    table.add_column("proposer")
+    for name in ("window", "accepted", "tokens per pass", "expected speed"):
+        table.add_column(name, justify="right")
+    for result in found.overall.proposers:
+        for number in sorted({1, 4, 8, 12, result.best_window} - {0}):
+            window = result.windows[number - 1]
+            table.add_row(
+                result.proposer if number == 1 else "",
+                f"{number}{' (best)' if number == result.best_window else ''}",
+                "-" if window.acceptance is None else f"{window.acceptance:.0%}",
+                f"{window.tokens_per_pass:.2f} ({window.tokens_per_pass_low:.2f} to {window.tokens_per_pass_high:.2f})",
+                "-"
+                if window.speedup is None
+                else f"{window.speedup:.2f}x ({window.speedup_low:.2f} to {window.speedup_high:.2f})",
+            )
+        table.add_section()
+    return table
 
 
 def bench_table(report: BenchReport) -> Table:
