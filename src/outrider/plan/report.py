@@ -35,7 +35,7 @@ def html(assessment: Assessment, title: str) -> str:
         "<!doctype html><html lang=en><head><meta charset=utf-8>",
         '<meta name=viewport content="width=device-width, initial-scale=1">',
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body><h1>{escape(title)}</h1>",
-        f"<p class=soft>{assessment.answers} answers, {assessment.overall.tokens} tokens, replayed without a forward pass.",
+        f"<p class=soft>{assessment.answers} answers, {assessment.overall.tokens} tokens, replayed without the model.",
         "Intervals are 95%, over answers.</p>",
     ]
     parts += [_section(group) for group in groups]
