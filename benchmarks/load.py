@@ -73,11 +73,16 @@ def main() -> None:
         result["batch"] = {
             size: compare(engine, mixed[:size], args.repeat, max_tokens=64, ignore_eos=True) for size in (1, 2, 4, 8)
         }
-        result["two quoting, two free"] = compare(engine, [*quoting, *mixed[4:6]], args.repeat, max_tokens=48)
         result["random tokens"] = compare(engine, list(random_tokens), args.repeat, max_tokens=64, ignore_eos=True)
         result["temperature 1.5"] = compare(
             engine, mixed[:1], args.repeat, max_tokens=96, ignore_eos=True, temperature=1.5, seed=1
         )
+    # four at a time out of a queue: were there only four, the free ones alone would say when all is done
+    with Engine(args.model, prefix_caching=False, store_tokens=0, max_running=4) as engine:
+        stream: list[Prompt] = [*quoting, *mixed[4:6]] * 4
+        for mode in MODES:
+            engine.generate_batch(stream, max_tokens=8, speculation=mode)
+        result["two quoting, two free, from a queue"] = compare(engine, stream, args.repeat, max_tokens=48)
     print(json.dumps(result, indent=2))
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
