@@ -300,3 +300,16 @@ def test_auto_gives_the_same_text_as_off() -> None:
     script = hashed_logits(16, order=2, seed=5)
     plain = Harness(ScriptedRunner(script, vocabulary=16, context_length=1024, num_blocks=512), speculation="off")
     assert plain.answer([1, 2, 3], max_tokens=200).token_ids == fast
+
+
+def test_a_batch_wants_a_clearer_gain_than_one_request() -> None:
+    """The same relative gain: taken for one request, not for eight, where the best of many looks better than it is."""
+    one = AutoController(CostModel({1: 1.0, 2: 1.0, 16: 1.0}))
+    lonely = [[Proposal("p", Draft([1], [0.1]))]]
+    assert one.choose([candidate("auto")], lonely, Load(1, 10, 1))[0].window == 1
+    batch = AutoController(CostModel({1: 1.0}, plain={8: 1.0}, mixed={8: [(4, 0.0), (16, 0.0)]}))
+    many = [candidate("auto", f"r{i}") for i in range(8)]
+    drafts = [[Proposal("p", Draft([1], [0.1]))] for _ in many]
+    assert not any(choice.window for choice in batch.choose(many, drafts, Load(8, 80, 8)))
+    sure = [[Proposal("p", Draft([1], [0.9]))] for _ in many]
+    assert all(choice.window for choice in batch.choose(many, sure, Load(8, 80, 8)))

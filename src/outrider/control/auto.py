@@ -20,6 +20,9 @@ THRESHOLD_WINDOW = 4
 """Largest window of the `threshold` mode, and of `auto` while cost is unknown."""
 MARGIN = 0.05
 """Gain that a window must promise: estimates err, and a small promised gain is a coin toss."""
+MARGIN_OF_EACH = 0.35
+"""By how much of it the margin grows with each further sequence: the drafts that look best among many are those whose
+estimates err upwards, and the whole batch waits for them."""
 CHEAP = 0.005
 """Share of a plain step below which a draft may be made beside a better one."""
 WORTH_PADDING = 0.03
@@ -225,7 +228,10 @@ class AutoController:
 
         picked = [self._pick(candidates[i].request, proposals[i], cost_of, len(by_cost)) for i in by_cost]
         windows = choose_windows(
-            [row for _, row in picked], lambda windows: cost_of(sum(windows)), MARGIN, self.objective
+            [row for _, row in picked],
+            lambda windows: cost_of(sum(windows)),
+            MARGIN * (1.0 + MARGIN_OF_EACH * (load.sequences - 1)),
+            self.objective,
         )
         drafted = sum(windows)
         plain, dearer = cost_of(0), cost_of(drafted) - cost_of(0)

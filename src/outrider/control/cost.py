@@ -26,9 +26,12 @@ _BATCH_CONTEXT = 200
 _BATCH_WINDOW = 4
 _LONG_CONTEXT = 1024
 _WRITTEN = 256
-# How far one pass moves the estimates: the machine's speed of the moment fast, the shape of the curve slowly.
+# How far one pass moves the estimates. Plain passes tell the machine's speed of the moment; those with drafts, whose own
+# cost is less sure, tell little of it, or a width that is dearer than thought would pass for a slow moment.
 _SPEED_STEP = 0.1
+_DRAFTED_SPEED_STEP = 0.02
 _SHAPE_STEP = 0.015
+_SHAPE_CALIBRATED = 8
 _PLAIN_STEP = 0.05
 _LINE_FORGET = 0.99
 _PRIOR_WEIGHT = 3.0
@@ -100,6 +103,7 @@ class CostModel:
         self._plain = dict(plain or {})
         self._lines = {sequences: Line(points) for sequences, points in (mixed or {}).items()}
         self._seen: dict[int, int] = {}
+        self._seen_widths: dict[int, int] = {}
         self._speed = 1.0
 
     def seconds(self, load: Load) -> float:
@@ -130,14 +134,19 @@ class CostModel:
         ratio = min(max(seconds / expected, 1.0 / _OUTLIER), _OUTLIER)
         known = ratio * expected / self._speed - self._attention * load.attention
         if load.sequences <= 1:
-            if load.width in self._curve:
-                self._curve[load.width] *= ratio**_SHAPE_STEP
+            if load.width in self._curve and load.width > 1:
+                self._curve[load.width] *= ratio ** self._shape_step(load.width)
         elif load.width == load.sequences:
             plain = self._plain_at(load.sequences)
             self._plain[load.sequences] = plain + self._plain_step(load.sequences) * (known - plain)
         else:
             self._line(load.sequences).add(load.width - load.sequences, known - self._plain_at(load.sequences))
-        self._speed *= ratio**_SPEED_STEP
+        self._speed *= ratio ** (_SPEED_STEP if load.width <= load.sequences else _DRAFTED_SPEED_STEP)
+
+    def _shape_step(self, width: int) -> float:
+        """How far a pass moves what is known of its width: the first ones further, since calibration saw two."""
+        seen = self._seen_widths[width] = self._seen_widths.get(width, _SHAPE_CALIBRATED) + 1
+        return max(_SHAPE_STEP, 1.0 / seen)
 
     def _plain_step(self, sequences: int) -> float:
         """How far a pass moves what is known of its batch size: the first ones far, since calibration saw few."""
