@@ -26,8 +26,8 @@ _BATCH_CONTEXT = 200
 _BATCH_WINDOW = 4
 _LONG_CONTEXT = 1024
 _WRITTEN = 256
-# How far one pass moves the estimates. Plain passes tell the machine's speed of the moment; those with drafts tell little
-# of it, or a width that is dearer than thought would pass for a slow moment.
+# How far one pass moves the estimates. Plain passes tell the machine's speed of the moment; those with drafts tell
+# little of it, or a width that is dearer than thought would pass for a slow moment.
 _SPEED_STEP = 0.1
 _DRAFTED_SPEED_STEP = 0.02
 _SHAPE_STEP = 0.015
