@@ -42,10 +42,25 @@ def test_a_slower_machine_changes_all_costs_alike() -> None:
 
 def test_a_width_that_is_dearer_than_calibrated_is_found_out() -> None:
     model = CostModel(CURVE)
-    for _ in range(500):
+    for _ in range(300):
         model.observe(Load(1, 0, 1), 20.0)
-        model.observe(Load(4, 0, 1), 46.0)
+        for _ in range(3):
+            model.observe(Load(4, 0, 1), 46.0)
     assert model.seconds(Load(4, 0, 1)) / model.seconds(Load(1, 0, 1)) == pytest.approx(2.3, rel=0.1)
+
+
+def test_the_first_pass_with_a_draft_behind_plain_ones_may_cost_more_than_those_that_follow() -> None:
+    model = CostModel(CURVE)
+    for _ in range(200):
+        for _ in range(5):
+            model.observe(Load(1, 0, 1), 20.0)
+        model.observe(Load(4, 0, 1), 35.0)
+        for _ in range(3):
+            model.observe(Load(4, 0, 1), 23.0)
+    assert model.seconds(Load(4, 0, 1)) == pytest.approx(23.0, rel=0.05)
+    model.observe(Load(1, 0, 1), 20.0)
+    assert model.seconds(Load(4, 0, 1)) == pytest.approx(35.0, rel=0.05)
+    assert model.seconds(Load(1, 0, 1)) == pytest.approx(20.0, rel=0.05)
 
 
 def test_a_batch_that_just_decodes_has_its_own_cost() -> None:
@@ -146,7 +161,9 @@ def test_a_saved_cost_of_another_shape_is_not_believed(tmp_path: Path) -> None:
     assert recalled(TimedRunner(clock, factors=(1.0, 4.0)), tmp_path / "a.json", clock) is None
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"curve": {"1": -1}, "attention": 0, "plain": {}, "mixed": {}}'])
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"curve": {"1": -1}, "attention": 0, "plain": {}, "mixed": {}, "switch": 0}']
+)
 def test_a_file_that_is_no_cost_is_measured_anew(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.json").write_text(text)
     assert recalled(TimedRunner(ManualClock()), tmp_path / "a.json", ManualClock()) is None

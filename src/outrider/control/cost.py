@@ -32,6 +32,7 @@ _SPEED_STEP = 0.1
 _DRAFTED_SPEED_STEP = 0.02
 _SHAPE_STEP = 0.015
 _SHAPE_CALIBRATED = 8
+_SWITCH_STEP = 0.1
 _PLAIN_STEP = 0.05
 _LINE_FORGET = 0.99
 _PRIOR_WEIGHT = 3.0
@@ -89,6 +90,8 @@ class CostModel:
         attention: seconds for each token of context that each token of the pass attends to.
         plain: seconds by number of sequences when each has one token.
         mixed: by number of sequences, two points of the seconds that draft tokens add to plain decoding.
+        switch: seconds that a pass of several tokens costs more behind one of a single token: other kernels read other
+            copies of the weights, which the plain passes have pushed out of the caches.
     """
 
     def __init__(
@@ -97,6 +100,7 @@ class CostModel:
         attention: float = 0.0,
         plain: dict[int, float] | None = None,
         mixed: Mapping[int, Sequence[tuple[float, float]]] | None = None,
+        switch: float = 0.0,
     ) -> None:
         self._curve = dict(sorted(curve.items()))
         self._attention = attention
@@ -105,10 +109,13 @@ class CostModel:
         self._seen: dict[int, int] = {}
         self._seen_widths: dict[int, int] = {}
         self._speed = 1.0
+        self._was_plain = False
+        self._switch = switch
 
     def seconds(self, load: Load) -> float:
         """Expected seconds of a pass."""
-        return self._speed * (self._base(load) + self._attention * load.attention)
+        switch = self._switch if self._was_plain and load.sequences <= 1 < load.width else 0.0
+        return self._speed * (self._base(load) + self._attention * load.attention + switch)
 
     def _base(self, load: Load) -> float:
         if load.sequences <= 1:
@@ -133,7 +140,11 @@ class CostModel:
         expected = self.seconds(load)
         ratio = min(max(seconds / expected, 1.0 / _OUTLIER), _OUTLIER)
         known = ratio * expected / self._speed - self._attention * load.attention
-        if load.sequences <= 1:
+        was_plain, self._was_plain = self._was_plain, load.width <= load.sequences
+        if load.sequences <= 1 < load.width and was_plain:
+            excess = known - max(self._curve[1], _at(self._curve, load.width))
+            self._switch += _SWITCH_STEP * (max(0.0, excess) - self._switch)
+        elif load.sequences <= 1:
             if load.width in self._curve and load.width > 1:
                 self._curve[load.width] *= ratio ** self._shape_step(load.width)
         elif load.width == load.sequences:
@@ -171,6 +182,7 @@ class CostModel:
             "attention": now._attention,
             "plain": now._plain,
             "mixed": {sequences: line.points() for sequences, line in now._lines.items()},
+            "switch": now._switch,
         }
 
     @classmethod
@@ -182,11 +194,17 @@ class CostModel:
         """
         curve, plain = ({int(key): float(value) for key, value in saved[name].items()} for name in ("curve", "plain"))
         mixed = {int(key): [(float(x), float(y)) for x, y in points] for key, points in saved["mixed"].items()}
-        attention = float(saved["attention"])
-        numbers = [attention, *curve.values(), *plain.values(), *(y for points in mixed.values() for _, y in points)]
+        attention, switch = float(saved["attention"]), float(saved["switch"])
+        numbers = [
+            attention,
+            switch,
+            *curve.values(),
+            *plain.values(),
+            *(y for points in mixed.values() for _, y in points),
+        ]
         if 1 not in curve or not all(map(math.isfinite, numbers)) or min(*curve.values(), *plain.values(), 1.0) <= 0:
             raise ValueError("not a cost model")
-        return cls(curve, attention, plain, mixed)
+        return cls(curve, attention, plain, mixed, switch)
 
     def scaled(self, factor: float) -> CostModel:
         """What is known now, on a machine that is so many times slower."""
@@ -195,6 +213,7 @@ class CostModel:
             factor * self._attention,
             {sequences: factor * seconds for sequences, seconds in self._plain.items()},
             {n: [(x, factor * y) for x, y in line.points()] for n, line in self._lines.items()},
+            factor * self._switch,
         )
 
 
