@@ -117,7 +117,7 @@ class Engine:
         speculation: `auto`, `threshold`, `fixed:K` or `off`, for requests that do not choose.
         draft: a smaller model that drafts, named as the model is; it shares the KV memory.
         proposers: what else guesses tokens, by name or made already; each request's draft is the most promising one.
-        store_tokens: tokens of earlier answers that the `suffix` proposer remembers, 46 bytes each; 0 for none.
+        store_tokens: tokens of earlier answers that the `suffix` proposer remembers, 44 bytes each; 0 for none.
         store_file: where they are read from at the start and written to at the end; by default nowhere.
         kv_memory: bytes for the KV cache; by default a quarter of what is free, at most 1 GiB.
         kv_precision: `f16`, `f32`, or `u8`, which halves the memory and is not exact.

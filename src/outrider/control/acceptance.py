@@ -19,7 +19,7 @@ _CEILING = 0.98
 _FLOOR = 0.01
 # What is expected of a bucket of one position comes from the bucket at all positions, that from the proposer's word,
 # and how far the word is to be believed from all its drafts; each prior weighs as much as so many observations. The
-# numbers made predictions of logged drafts likeliest (docs/how-it-works.md).
+# numbers were chosen on logged drafts (docs/how-it-works.md).
 _POSITION_PRIOR = 16.0
 _BUCKET_PRIOR = 16.0
 _WORD_PRIOR = 10.0

@@ -30,7 +30,7 @@ class SuffixStore:
     tenant that was away longest is forgotten.
 
     Args:
-        tokens: most tokens kept, over all tenants; 46 bytes of memory each (docs/benchmarks.md).
+        tokens: most tokens kept, over all tenants; 44 bytes of memory each (docs/benchmarks.md).
     """
 
     def __init__(self, tokens: int) -> None:
