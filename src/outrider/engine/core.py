@@ -19,7 +19,7 @@ from outrider.engine.stats import EngineStats, Gauges, RequestStep, StepRecord
 from outrider.engine.text import TextCodec
 from outrider.errors import InvalidRequest
 from outrider.proposers import NO_DRAFT, Draft, Prediction, Proposer
-from outrider.runners import Logits, Runner
+from outrider.runners import Logits, Runner, States
 from outrider.verify import Sampler, Verdict, token_logprobs, verify
 
 log = logging.getLogger("outrider")
@@ -190,10 +190,12 @@ class EngineCore:
         infer_before = self.runner.infer_seconds
         logits = self.runner.forward(segments)
         infer_seconds = self.runner.infer_seconds - infer_before
+        states = self.runner.states
         row = 0
         verdicts = []
         for work, segment in zip(works, segments, strict=True):
-            verdicts.append(self._advance(work, logits[row : row + segment.rows - work.padding]))
+            rows = slice(row, row + segment.rows - work.padding)
+            verdicts.append(self._advance(work, logits[rows], states[rows] if states is not None else None))
             row += segment.rows
         self._record(works, verdicts, load, started, infer_seconds, draft_seconds)
         return True
@@ -289,7 +291,7 @@ class EngineCore:
             context=len(sequence.tokens),
         )
 
-    def _advance(self, work: Work, logits: Logits) -> Verdict:
+    def _advance(self, work: Work, logits: Logits, states: States | None) -> Verdict:
         """Take the logits of one work: score its prompt, verify its draft, emit what was chosen."""
         sequence = work.sequence
         table = sequence.table
@@ -298,18 +300,19 @@ class EngineCore:
         if work.scores:
             self._score_prompt(sequence, logits, table.committed)
             logits = logits[-1:]
+            states = states[-1:] if states is not None else None
         if not work.completes:
             self.pool.commit(table, sequence.tokens, processed)
             return Verdict()
         if sequence.emitted == 0:
             self.pool.commit(table, sequence.tokens, processed)
-            return self._first_tokens(sequence, logits)
-        verdict = self._choose(sequence, logits, work.draft, processed, work.source)
+            return self._first_tokens(sequence, logits, states)
+        verdict = self._choose(sequence, logits, states, work.draft, processed, work.source)
         if work.proposals and sequence.finish_reason is None:
             self.controller.observe(sequence.key, work.proposals, work.choice, verdict.tokens)
         return verdict
 
-    def _first_tokens(self, sequence: Sequence, logits: Logits) -> Verdict:
+    def _first_tokens(self, sequence: Sequence, logits: Logits, states: States | None) -> Verdict:
         """The prompt is through the model: split into n sequences, each of which chooses its first token."""
         group = sequence.group
         if group.request.params.max_tokens == 0:
@@ -324,17 +327,27 @@ class EngineCore:
             self.scheduler.join(child)
         total = Verdict()
         for member in list(group.sequences):
-            verdict = self._choose(member, logits, NO_DRAFT, member.committed)
+            verdict = self._choose(member, logits, states, NO_DRAFT, member.committed)
             total.tokens += verdict.tokens
         return total
 
-    def _choose(self, sequence: Sequence, logits: Logits, draft: Draft, processed: int, source: str = "") -> Verdict:
+    def _choose(
+        self,
+        sequence: Sequence,
+        logits: Logits,
+        states: States | None,
+        draft: Draft,
+        processed: int,
+        source: str = "",
+    ) -> Verdict:
         """Verify and emit; `processed` tokens of the sequence, its draft not counted, are now in the KV cache."""
         try:
             verdict = verify(logits, draft, sequence.sampler, self.config.verification)
         except FloatingPointError as error:
             self._finish(sequence, "error", str(error))
             return Verdict()
+        if states is not None:  # of the position whose logits the last token was chosen from
+            sequence.context.state = states[verdict.accepted].copy()
         self._emit(sequence, verdict, len(draft.tokens), processed, source)
         return verdict
 

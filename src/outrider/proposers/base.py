@@ -48,9 +48,9 @@ class Proposal:
     draft: Draft
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
-    """What a proposer may know about one request."""
+    """What a proposer may know about one request. Read it, change nothing."""
 
     request: str
     """Key of the state that the proposer keeps for it, until `release`."""
@@ -67,6 +67,8 @@ class Context:
     pop them again."""
     verification: Verification = "coupled"
     """How its drafts are verified when it is not greedy."""
+    state: NDArray[np.float32] | None = None
+    """The target's hidden states at the position before the last token, shape [width], where the runner gives them."""
 
 
 class Proposer(Protocol):

@@ -1,5 +1,5 @@
 """Runners: one forward pass over ragged token runs with a paged KV cache."""
 
-from outrider.runners.base import Logits, Runner, RunnerInfo, Segment, check_segments
+from outrider.runners.base import Logits, Runner, RunnerInfo, Segment, States, check_segments
 
-__all__ = ["Logits", "Runner", "RunnerInfo", "Segment", "check_segments"]
+__all__ = ["Logits", "Runner", "RunnerInfo", "Segment", "States", "check_segments"]

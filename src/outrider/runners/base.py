@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 Logits = NDArray[np.float32]
 """Shape [rows, vocabulary]."""
+States = NDArray[np.float32]
+"""Hidden states, shape [rows, width]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ class Runner(Protocol):
     @property
     def infer_seconds(self) -> float:
         """Seconds spent inside the model's own forward passes so far."""
+        ...
+
+    @property
+    def states(self) -> States | None:
+        """Hidden states of the rows that the last pass gave logits of, valid until the next one.
+
+        None where the runner was not loaded to give them.
+        """
         ...
 
     def forward(self, segments: Sequence[Segment]) -> Logits:

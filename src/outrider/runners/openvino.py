@@ -11,15 +11,17 @@ from typing import Any, Literal
 import numpy as np
 import openvino as ov
 import psutil
+from numpy.typing import NDArray
 from openvino import opset13
 from openvino._offline_transformations import paged_attention_transformation
 
 from outrider.errors import InvalidRequest, ModelError
-from outrider.runners.base import Logits, RunnerInfo, Segment, check_segments
+from outrider.runners.base import Logits, RunnerInfo, Segment, States, check_segments
 
 KVPrecision = Literal["f32", "f16", "u8"]
 
 _ROWS = "logit_rows"
+_STATES = "states"
 _STEP_INPUTS = frozenset({
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
     "max_context_len", _ROWS,
@@ -40,23 +42,106 @@ def default_kv_bytes() -> int:
     return min(int(psutil.virtual_memory().available) // 4, 1 << 30)
 
 
-def _project_asked_rows_only(model: Any) -> bool:
-    """Put a Gather in front of the vocabulary projection; return whether the graph had one to put it at.
-
-    The projection is the widest matrix of a small model: a prefill chunk must not pay for it at every position.
-    """
+def _projection(model: Any) -> Any | None:
+    """The product that makes logits out of the last hidden state, or None."""
     node = model.get_results()[0].input_value(0).get_node()
     while node.get_type_name() in _ROWWISE:
         node = node.input_value(0).get_node()
-    if node.get_type_name() != "MatMul":
+    return node if node.get_type_name() == "MatMul" else None
+
+
+def _project_asked_rows_only(model: Any, states: Sequence[int] | None) -> bool:
+    """Put a Gather in front of the vocabulary projection; return whether the graph had one to put it at.
+
+    The projection is the widest matrix of a small model: a prefill chunk must not pay for it at every position.
+
+    Args:
+        model: changed in place.
+        states: points of the residual stream whose values at these rows, and the projection's input after them,
+            become a second result; None for no such result.
+    """
+    node = _projection(model)
+    if node is None:
         return False
     rows = opset13.parameter([-1], np.int64, name=_ROWS)
     rows.output(0).set_names({_ROWS})
-    gathered = opset13.gather(node.input_value(0), rows, opset13.constant(0, dtype=np.int64))
+    last = node.input_value(0)
+    zero = opset13.constant(0, dtype=np.int64)
+    gathered = opset13.gather(last, rows, zero)
+    if states is not None:
+        stream = residual_stream(model)
+        values = [opset13.gather(stream[point], rows, zero).output(0) for point in states] + [gathered.output(0)]
+        flat = [
+            opset13.reshape(value, opset13.constant([0, value.partial_shape[-1].get_length()], dtype=np.int64), True)
+            for value in values
+        ]
+        asked = opset13.concat(flat, 1)
+        asked.output(0).set_names({_STATES})
+        model.add_results([opset13.result(asked)])
     node.input(0).replace_source_output(gathered.output(0))
     model.add_parameters([rows])
     model.validate_nodes_and_infer_types()
     return True
+
+
+def residual_stream(model: Any) -> list[Any]:
+    """The sums of a decoder's residual stream, first to last: two for each layer, or one where they are parallel.
+
+    Raises:
+        ModelError: the graph has no such stream.
+    """
+    projection = _projection(model)
+    near = [projection.input_value(0).get_node()] if projection is not None else []
+    node = None
+    while node is None and near:  # through the last norm, nearest first
+        node = next((each for each in near if _is_sum(each)), None)
+        near = [value.get_node() for each in near for value in each.input_values()]
+    found: list[Any] = []
+    while node is not None and _is_sum(node):
+        found.append(node.output(0))
+        branch, other = (value.get_node() for value in node.input_values())
+        node = other if branch.get_type_name() == "MatMul" else branch
+    if not found:
+        raise ModelError("the graph has no residual stream that hidden states can be read from")
+    return found[::-1]
+
+
+def _is_sum(node: Any) -> bool:
+    kinds = [value.get_node().get_type_name() for value in node.input_values()]
+    return node.get_type_name() == "Add" and len(kinds) == 2 and "MatMul" in kinds
+
+
+def matrices(directory: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """A model's token embeddings and its vocabulary projection, both of shape [vocabulary, width].
+
+    Raises:
+        ModelError: the graph has no such matrices.
+    """
+    model = ov.Core().read_model(directory / "openvino_model.xml")
+    projection = _projection(model)
+    lookups = [
+        op
+        for op in model.get_ordered_ops()
+        if op.get_type_name() == "Gather" and _leads_to(op.input_value(1).get_node(), "input_ids")
+    ]
+    if projection is None or not lookups:
+        raise ModelError(f"{directory} has no token embeddings or no vocabulary projection that can be read")
+    transposed = projection.get_attributes()["transpose_b"]
+    out = _constant(projection.input_value(1))
+    return _constant(lookups[0].input_value(0)), out if transposed else np.ascontiguousarray(out.T)
+
+
+def _leads_to(node: Any, name: str) -> bool:
+    while node.get_type_name() == "Convert":
+        node = node.input_value(0).get_node()
+    return node.get_type_name() == "Parameter" and name in node.output(0).get_names()
+
+
+def _constant(value: Any) -> NDArray[np.float32]:
+    """What a part of a graph without inputs comes to."""
+    part = ov.Model([opset13.convert(value, np.float32)], [])
+    result = ov.Core().compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
+    return np.array(result, np.float32)
 
 
 class OpenVINORunner:
@@ -69,6 +154,8 @@ class OpenVINORunner:
         kv_precision: how keys and values are stored. `f16` gave the same text as `f32`; `u8` halves the memory
             and is not exact.
         threads: CPU threads; by default one per physical core.
+        states: points of the residual stream (see `residual_stream`) whose values `states` then gives for each row,
+            with the last norm's after them; None for none.
 
     Raises:
         ModelError: the files cannot be read, or the graph has no attention that can be paged.
@@ -83,6 +170,7 @@ class OpenVINORunner:
         kv_bytes: int | None = None,
         kv_precision: KVPrecision = "f16",
         threads: int | None = None,
+        states: Sequence[int] | None = None,
     ) -> None:
         core = ov.Core()
         path = directory / "openvino_model.xml"
@@ -92,7 +180,11 @@ class OpenVINORunner:
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[-1]
             raise ModelError(f"{path} is not a decoder that paged attention fits: {reason}") from None
-        self._gathers = _project_asked_rows_only(model)
+        self._gathers = _project_asked_rows_only(model, states)
+        if states is not None and not self._gathers:
+            raise ModelError(f"{path} has no vocabulary projection whose input could be read")
+        self._gives_states = states is not None
+        self.states: States | None = None
         config = {
             "INFERENCE_PRECISION_HINT": "f32",
             "PERFORMANCE_HINT": "LATENCY",
@@ -197,6 +289,8 @@ class OpenVINORunner:
         started = time.perf_counter()
         self._request.infer()
         self._infer_seconds += time.perf_counter() - started
+        if self._gives_states:
+            self.states = self._request.get_output_tensor(1).data[: len(rows)]
         logits: Logits = self._request.get_output_tensor(0).data.reshape(-1, info.vocabulary)
         return logits[: len(rows)] if self._gathers else logits[rows]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from outrider.runners import Logits, RunnerInfo, Segment, check_segments
+from outrider.runners import Logits, RunnerInfo, Segment, States, check_segments
 
 Script = Callable[[Sequence[int]], np.ndarray[tuple[int], np.dtype[np.float32]]]
 """Logits of the next token after these, shape [vocabulary]; must be a pure function."""
@@ -36,6 +36,7 @@ class ScriptedRunner:
         vocabulary: number of tokens.
         context_length: most positions of a sequence.
         num_blocks, block_size: size of the KV cache.
+        states: hidden state after these tokens, shape [width]; None gives none.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ScriptedRunner:
         context_length: int = 256,
         num_blocks: int = 64,
         block_size: int = 4,
+        states: Script | None = None,
     ) -> None:
         self.info = RunnerInfo(vocabulary, context_length, block_size, num_blocks, block_bytes=8 * block_size)
         self._script = script or hashed_logits(vocabulary, order=2)
@@ -55,6 +57,8 @@ class ScriptedRunner:
         self.batches: list[list[Segment]] = []
         """The segments of each pass so far."""
         self.infer_seconds = 0.0
+        self._state_of = states
+        self.states: States | None = None
         self.closed = False
 
     def forward(self, segments: Sequence[Segment]) -> Logits:
@@ -67,16 +71,20 @@ class ScriptedRunner:
             for offset, token in enumerate(segment.tokens):
                 position = segment.start + offset
                 self._cache[segment.blocks[position // size], position % size] = token
-        rows = [row for segment in segments for row in self._rows(segment)]
+        seen = [tokens for segment in segments for tokens in self._seen(segment)]
+        rows = [self._script(tokens) for tokens in seen]
+        if self._state_of is not None:
+            self.states = np.stack([self._state_of(tokens) for tokens in seen]) if seen else None
         return np.stack(rows) if rows else np.empty((0, self.info.vocabulary), np.float32)
 
-    def _rows(self, segment: Segment) -> list[np.ndarray[tuple[int], np.dtype[np.float32]]]:
+    def _seen(self, segment: Segment) -> list[list[int]]:
+        """The tokens up to and with each row that is asked for, as the KV cache has them."""
         end = segment.start + len(segment.tokens)
         blocks = self._cache[list(segment.blocks)].reshape(-1)
         seen = blocks[:end].tolist()
         if -1 in seen:
             raise RuntimeError(f"position {seen.index(-1)} was never computed and is read at {end}")
-        return [self._script(seen[: end - segment.rows + row + 1]) for row in range(segment.rows)]
+        return [seen[: end - segment.rows + row + 1] for row in range(segment.rows)]
 
     def copy_block(self, source: int, target: int) -> None:
         """See `Runner.copy_block`."""
