@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
 from outrider.control import AutoController, CostModel, calibrate, recalled, save_cost
-from outrider.draft import DraftReport, match, report, share_memory
+from outrider.draft import SMALLEST_KV, DraftReport, LoadedDraft, LoadedHead, LoadedModel
 from outrider.engine import (
     AsyncHandle,
     Chunk,
@@ -25,10 +25,10 @@ from outrider.engine import (
 )
 from outrider.errors import InvalidRequest
 from outrider.grammar import Grammars
-from outrider.models import Manifest, Message, ModelFiles, Progress, Resolver, Tokenizer, silent
+from outrider.models import HeadFiles, Manifest, Message, ModelFiles, Progress, Resolver, Tokenizer, silent
 from outrider.models.store import home
 from outrider.params import Grammar, SamplingParams, Speculation
-from outrider.proposers import DEFAULT_PROPOSERS, DraftModel, Proposer, Setup, SuffixStore, make_proposers
+from outrider.proposers import DEFAULT_PROPOSERS, Proposer, Setup, SuffixStore, make_proposers
 from outrider.runners import RunnerInfo
 from outrider.runners.openvino import KVPrecision, OpenVINORunner, default_kv_bytes
 
@@ -40,8 +40,6 @@ Prompt = str | Sequence[int] | Sequence[Message]
 Mode = str | Mapping[str, Any] | Speculation
 """How a request speculates: `off`, `auto:4`, `{"mode": "threshold", "disable_below": 0.2}`."""
 DEFAULT_STORE_TOKENS = 1 << 20
-SMALLEST_KV = 16 << 20
-"""KV cache of a runner whose real share of the memory is not known yet."""
 
 
 class Options(TypedDict, total=False):
@@ -115,7 +113,8 @@ class Engine:
     Args:
         model: a built-in name (`smollm2-135m`), `hf:org/name`, a `.gguf` file, or a directory with OpenVINO IR.
         speculation: `auto`, `threshold`, `fixed:K` or `off`, for requests that do not choose.
-        draft: a smaller model that drafts, named as the model is; it shares the KV memory.
+        draft: what drafts: a smaller model, named as the model is, which shares the KV memory; or a draft head by its
+            name (`smollm2-135m-draft`) or directory, which needs none.
         proposers: what else guesses tokens, by name or made already; each request's draft is the most promising one.
         store_tokens: tokens of earlier answers that the `suffix` proposer remembers, 44 bytes each; 0 for none.
         store_file: where they are read from at the start and written to at the end; by default nowhere.
@@ -152,31 +151,26 @@ class Engine:
         config = EngineConfig(speculation=speculation, **settings)
         resolver = Resolver(progress=progress)
         files = resolver.resolve(model)
-        draft_files = resolver.resolve(draft) if draft is not None else None
+        draft_files = resolver.resolve_draft(draft) if draft is not None else None
+        head = draft_files if isinstance(draft_files, HeadFiles) else None
         progress("load", 0, 0)
         self.manifest: Manifest = files.manifest
         self.tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
         runner = OpenVINORunner(
             files.directory,
             context_length=files.manifest.context_length,
-            kv_bytes=kv_memory if draft is None else SMALLEST_KV,
+            kv_bytes=SMALLEST_KV if isinstance(draft_files, ModelFiles) else kv_memory,
             kv_precision=kv_precision,
             threads=threads,
+            states=head.card.points if head is not None else None,
         )
         self._grammars = Grammars(self.tokenizer, files.manifest.eos_ids, runner.info.vocabulary)
-        self._draft_runner: OpenVINORunner | None = None
-        if draft_files is not None:
-            manifest = draft_files.manifest
-            # before its own cache is made, which takes its share of the memory, the smallest does
-            self._draft_runner = OpenVINORunner(
-                draft_files.directory,
-                context_length=manifest.context_length,
-                kv_bytes=SMALLEST_KV,
-                kv_precision=kv_precision,
-                threads=threads,
-            )
-            vocabulary, line = match(runner, self.tokenizer, self._draft_runner, draft_files)
-            share_memory(runner, self._draft_runner, kv_memory if kv_memory is not None else default_kv_bytes())
+        self._draft: LoadedDraft | None = None
+        if head is not None:
+            self._draft = LoadedHead(head, runner, files.manifest.name, threads)
+        elif isinstance(draft_files, ModelFiles):
+            memory = kv_memory if kv_memory is not None else default_kv_bytes()
+            self._draft = LoadedModel(draft_files, runner, self.tokenizer, memory, kv_precision, threads)
         self.info: RunnerInfo = runner.info
         self.store = SuffixStore(store_tokens) if store_tokens else None
         self._store_file = store_file
@@ -189,12 +183,12 @@ class Engine:
         cost = measured_cost(files, runner)
         self.controller = AutoController(cost, config.objective)
         self.draft: DraftReport | None = None
-        """What the draft model is and costs, where there is one."""
-        if draft_files is not None and self._draft_runner is not None:
-            self.draft = report(cost, runner, files, self._draft_runner, draft_files, line)
+        """What the draft is and costs, where there is one."""
+        if self._draft is not None:
+            self.draft = self._draft.report(cost, runner, files)
             if self.draft.advice is not None:
                 log.warning("%s", self.draft.advice)
-            made.append(DraftModel(self._draft_runner, vocabulary, self.controller.goes_on))
+            made.append(self._draft.proposer(self.controller.goes_on))
         core = EngineCore(
             runner,
             self.tokenizer,
@@ -356,8 +350,8 @@ class Engine:
         if not self._thread.alive:
             return
         self._thread.close()
-        if self._draft_runner is not None:
-            self._draft_runner.close()
+        if self._draft is not None:
+            self._draft.close()
         if self.controller.cost is not None and self.stats.steps:
             save_cost(self.controller.cost, self._cost_file)
         if self.store is not None and self._store_file is not None:

@@ -1,13 +1,29 @@
-"""Loading a draft model beside its target: shared memory, matched vocabularies, and advice on whether it can pay."""
+"""Loading a draft beside its target: shared memory, matched vocabularies, and advice on whether it can pay.
+
+A draft is a smaller model with a KV cache of its own, or a head, which drafts from the target's hidden states.
+"""
 
 from __future__ import annotations
 
+import logging
+import statistics
+import time
 from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
 
 from outrider.control import CostModel, break_even, pass_seconds
-from outrider.models import ModelFiles, Tokenizer
-from outrider.proposers import VocabularyMap, match_vocabularies
-from outrider.runners.openvino import OpenVINORunner
+from outrider.errors import InvalidRequest
+from outrider.models import HeadFiles, ModelFiles, Tokenizer
+from outrider.proposers import DraftHead, DraftModel, GoesOn, Proposer, VocabularyMap, match_vocabularies
+from outrider.runners.head import OpenVINOHead
+from outrider.runners.openvino import KVPrecision, OpenVINORunner
+
+log = logging.getLogger("outrider")
+
+SMALLEST_KV = 16 << 20
+"""KV cache of a runner whose real share of the memory is not known yet."""
 
 SEQUENCE = 1024
 """Tokens of the sequence in which lost memory is counted."""
@@ -17,9 +33,11 @@ USUAL_RATIO = (5.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class DraftReport:
-    """What a draft model is and costs, measured at load."""
+    """What a draft is and costs, measured at load."""
 
     name: str
+    kind: str
+    """`model` or `head`."""
     vocabulary: str
     """How its tokens correspond to the target's."""
     parameters_ratio: float | None
@@ -44,7 +62,7 @@ class DraftReport:
                 "whatever is accepted; take a smaller one"
             )
         low, high = USUAL_RATIO
-        if self.parameters_ratio is not None and not low <= self.parameters_ratio <= high:
+        if self.kind == "model" and self.parameters_ratio is not None and not low <= self.parameters_ratio <= high:
             return (
                 f"the target has {self.parameters_ratio:.1f} times the draft's parameters; {low:.0f} to {high:.0f} is "
                 f"usual. It pays above an acceptance of {self.break_even:.0%}"
@@ -54,9 +72,9 @@ class DraftReport:
     def __str__(self) -> str:
         pays = "cannot pay" if self.break_even is None else f"pays above {self.break_even:.0%} acceptance"
         return (
-            f"draft {self.name}: {self.vocabulary}; a pass costs {self.cost_ratio:.0%} of the target's, {pays}; "
-            f"weights {self.weights_bytes / 2**20:.0f} MiB and KV {self.kv_bytes / 2**20:.0f} MiB take the room of "
-            f"{self.sequences_lost} sequences of {SEQUENCE} tokens, {self.sequences} are left"
+            f"draft {self.kind} {self.name}: {self.vocabulary}; a pass costs {self.cost_ratio:.0%} of the target's, "
+            f"{pays}; weights {self.weights_bytes / 2**20:.0f} MiB and KV {self.kv_bytes / 2**20:.0f} MiB take the "
+            f"room of {self.sequences_lost} sequences of {SEQUENCE} tokens, {self.sequences} are left"
         )
 
 
@@ -81,22 +99,34 @@ def match(
 def report(
     cost: CostModel,
     target: OpenVINORunner,
-    target_files: ModelFiles,
-    draft: OpenVINORunner,
     files: ModelFiles,
+    draft: ModelFiles | HeadFiles,
+    *,
+    seconds: float,
+    kv_bytes: int,
     line: str,
 ) -> DraftReport:
-    """Measure the draft, before it drafts for anybody, and put together what is known."""
-    seconds = pass_seconds(draft)
-    known = target_files.manifest.parameters and files.manifest.parameters
-    weights = (files.directory / "openvino_model.bin").stat().st_size
-    kv_bytes = draft.info.num_blocks * draft.info.block_bytes
+    """Put together what is known of a draft.
+
+    Args:
+        cost: of the target's passes.
+        target: with its share of the memory.
+        files: the target's.
+        draft: its files.
+        seconds: that a token takes it.
+        kv_bytes: of its KV cache.
+        line: how its tokens correspond to the target's.
+    """
+    head = isinstance(draft, HeadFiles)
+    parameters = draft.card.parameters if isinstance(draft, HeadFiles) else draft.manifest.parameters
+    weights = draft.bytes if isinstance(draft, HeadFiles) else (draft.directory / "openvino_model.bin").stat().st_size
     sequence = SEQUENCE * target.info.block_bytes / target.info.block_size
     own = target.info.num_blocks * target.info.block_bytes
     return DraftReport(
-        name=files.manifest.name,
+        name=draft.card.name if isinstance(draft, HeadFiles) else draft.manifest.name,
+        kind="head" if head else "model",
         vocabulary=line,
-        parameters_ratio=target_files.manifest.parameters / files.manifest.parameters if known else None,
+        parameters_ratio=files.manifest.parameters / parameters if files.manifest.parameters and parameters else None,
         cost_ratio=seconds / cost.curve()[1],
         break_even=break_even(cost, seconds),
         weights_bytes=weights,
@@ -104,3 +134,136 @@ def report(
         sequences=int(own / sequence),
         sequences_lost=int((own + kv_bytes + weights) / sequence) - int(own / sequence),
     )
+
+
+class LoadedDraft(Protocol):
+    """A draft beside its target, not yet drafting."""
+
+    def proposer(self, goes_on: GoesOn) -> Proposer:
+        """What drafts."""
+        ...
+
+    def report(self, cost: CostModel, target: OpenVINORunner, files: ModelFiles) -> DraftReport:
+        """Measure it, before it drafts for anybody."""
+        ...
+
+    def close(self) -> None:
+        """Free it."""
+        ...
+
+
+class LoadedModel:
+    """A draft model.
+
+    Args:
+        draft: its files.
+        target: the runner that it drafts for; it gets the rest of the memory.
+        tokenizer: the target's.
+        kv_bytes: memory of both KV caches.
+        kv_precision, threads: as the target's.
+
+    Raises:
+        InvalidRequest: too few of its tokens are the target's.
+    """
+
+    def __init__(
+        self,
+        draft: ModelFiles,
+        target: OpenVINORunner,
+        tokenizer: Tokenizer,
+        kv_bytes: int,
+        kv_precision: KVPrecision,
+        threads: int | None,
+    ) -> None:
+        self._files = draft
+        # before its own cache is made, which takes its share of the memory, the smallest does
+        self._runner = OpenVINORunner(
+            draft.directory,
+            context_length=draft.manifest.context_length,
+            kv_bytes=SMALLEST_KV,
+            kv_precision=kv_precision,
+            threads=threads,
+        )
+        self._vocabulary, self._line = match(target, tokenizer, self._runner, draft)
+        share_memory(target, self._runner, kv_bytes)
+
+    def proposer(self, goes_on: GoesOn) -> Proposer:
+        """See `LoadedDraft`."""
+        return DraftModel(self._runner, self._vocabulary, goes_on)
+
+    def report(self, cost: CostModel, target: OpenVINORunner, files: ModelFiles) -> DraftReport:
+        """See `LoadedDraft`."""
+        info = self._runner.info
+        return report(
+            cost,
+            target,
+            files,
+            self._files,
+            seconds=pass_seconds(self._runner),
+            kv_bytes=info.num_blocks * info.block_bytes,
+            line=self._line,
+        )
+
+    def close(self) -> None:
+        """See `LoadedDraft`."""
+        self._runner.close()
+
+
+class LoadedHead:
+    """A draft head.
+
+    Args:
+        draft: its files.
+        target: the runner that it drafts for, loaded with the states that the head's card names.
+        name: the target's.
+        threads: as the target's.
+
+    Raises:
+        InvalidRequest: it was made for a target of another shape.
+    """
+
+    def __init__(self, draft: HeadFiles, target: OpenVINORunner, name: str, threads: int | None) -> None:
+        card = draft.card
+        wanted = (len(card.points) + 1) * card.width
+        if (card.target_vocabulary, wanted) != (target.info.vocabulary, target.state_width):
+            raise InvalidRequest(
+                f"draft head {card.name} was made for {card.target}, of {card.target_vocabulary} tokens and states of "
+                f"{wanted} numbers; {name} has {target.info.vocabulary} and {target.state_width}"
+            )
+        if card.target != name:
+            log.warning(
+                "draft head %s was made for %s; how well it drafts for %s is to be seen", card.name, card.target, name
+            )
+        self._files = draft
+        self._runner = OpenVINOHead(draft.directory, threads=threads)
+
+    def proposer(self, goes_on: GoesOn) -> Proposer:
+        """See `LoadedDraft`."""
+        return DraftHead(self._runner, self.vocabulary, goes_on)
+
+    @property
+    def vocabulary(self) -> VocabularyMap:
+        """How its tokens correspond to the target's."""
+        ids = self._files.vocabulary
+        return VocabularyMap(ids.tolist(), self._files.card.target_vocabulary, len(ids), other=len(ids))
+
+    def report(self, cost: CostModel, target: OpenVINORunner, files: ModelFiles) -> DraftReport:
+        """See `LoadedDraft`."""
+        card = self._files.card
+        line = f"says {len(self._files.vocabulary):,} of the target's {card.target_vocabulary:,} tokens"
+        seconds = head_seconds(self._runner, (len(card.points) + 1) * card.width)
+        return report(cost, target, files, self._files, seconds=seconds, kv_bytes=0, line=line)
+
+    def close(self) -> None:
+        """Nothing is held beside memory that goes with the object."""
+
+
+def head_seconds(head: OpenVINOHead, width: int, repeats: int = 15) -> float:
+    """Median seconds of drafting one token of one request."""
+    token = np.zeros(1, np.int64)
+    taken = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        head.step(token, head.start(np.zeros((1, width), np.float32)))
+        taken.append(time.perf_counter() - started)
+    return statistics.median(taken)

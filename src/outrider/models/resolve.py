@@ -11,6 +11,7 @@ from outrider.errors import ModelError, near_misses
 from outrider.models import directory as directories
 from outrider.models import gguf_file, hub, wheel
 from outrider.models.base import Manifest, ModelFiles, Progress, silent
+from outrider.models.head import HeadFiles, is_head, read_head
 from outrider.models.store import Store, sha256_of
 
 
@@ -38,6 +39,10 @@ BUILT_IN = {
         BuiltIn("smollm2-135m-q4", "SmolLM2 135M Instruct, 4-bit as its package ships it", _SMOLLM2, as_f16=False),
     )
 }
+
+ASSETS = Path(__file__).parent.parent / "assets"
+HEADS = {"smollm2-135m-draft": "draft head for smollm2-135m, trained on its own conversations; comes with Outrider"}
+"""Draft heads that are known by name."""
 
 
 class Resolver:
@@ -69,17 +74,30 @@ class Resolver:
                 slug, lambda target: hub.fetch(name, target, self._progress)
             )
         path = Path(name).expanduser()
+        if name in HEADS or (path.is_dir() and is_head(path)):
+            raise ModelError(f"{name} is a draft head, which drafts for a model; give it with --draft")
         if path.is_dir():
             return self._directory(path)
         if path.is_file():
             return self._gguf(path)
         if path.suffix == ".gguf" or "/" in name:
             raise ModelError(f"there is no file or directory {name!r}; for a hub repository write hf:org/name")
-        known = [*BUILT_IN, *(model.manifest.name for model in self.store.all())]
+        known = [*BUILT_IN, *HEADS, *(model.manifest.name for model in self.store.all())]
         raise ModelError(
             f"unknown model {name!r}.{near_misses(name, known)} "
-            f"Known: {', '.join(BUILT_IN)}; also hf:org/name, a .gguf file, or a directory"
+            f"Known: {', '.join((*BUILT_IN, *HEADS))}; also hf:org/name, a .gguf file, or a directory"
         )
+
+    def resolve_draft(self, name: str) -> ModelFiles | HeadFiles:
+        """Return what drafts: a head by its name or directory, else a model as `resolve` finds it.
+
+        Raises:
+            ModelError: one line that says what is wrong and what to do.
+        """
+        path = ASSETS / name if name in HEADS else Path(name).expanduser()
+        if name in HEADS or (path.is_dir() and is_head(path)):
+            return read_head(path)
+        return self.resolve(name)
 
     def cached(self) -> Iterator[ModelFiles]:
         """Every model in the cache."""

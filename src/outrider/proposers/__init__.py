@@ -1,6 +1,8 @@
 """Proposers: cheap guesses of the next tokens."""
 
 from outrider.proposers.base import NO_DRAFT, Context, Draft, Proposal, Proposer, check_draft
+from outrider.proposers.choosing import GoesOn
+from outrider.proposers.draft_head import DraftHead, HeadRunner
 from outrider.proposers.draft_model import DraftModel
 from outrider.proposers.lookup import PromptLookup
 from outrider.proposers.prediction import Prediction
@@ -13,7 +15,10 @@ __all__ = [
     "NO_DRAFT",
     "Context",
     "Draft",
+    "DraftHead",
     "DraftModel",
+    "GoesOn",
+    "HeadRunner",
     "Prediction",
     "PromptLookup",
     "Proposal",

@@ -20,16 +20,17 @@ class VocabularyMap:
         table: the target's id of each of the draft's tokens, -1 for none; None where ids are the same.
         target_size: tokens of the target.
         draft_size: width of the draft's logits.
+        other: what the draft is fed for tokens that it does not have.
     """
 
-    def __init__(self, table: Sequence[int] | None, target_size: int, draft_size: int) -> None:
+    def __init__(self, table: Sequence[int] | None, target_size: int, draft_size: int, other: int = 0) -> None:
         self.target_size = target_size
         self._table: NDArray[np.int64] | None = None
         if table is not None:
             known = np.array(table[:draft_size], np.int64)
             self._from = np.flatnonzero((known >= 0) & (known < target_size))
             self._table = known[self._from]
-            self._back = np.zeros(target_size, np.int64)  # a token that the draft does not know is fed as its first
+            self._back = np.full(target_size, other, np.int64)
             self._back[self._table] = self._from
         self._draft_size = draft_size
 
@@ -44,6 +45,13 @@ class VocabularyMap:
         else:
             scores[self._table] = row[self._from]
         return scores
+
+    def best(self, row: NDArray[np.float32]) -> tuple[int, float]:
+        """The target's id of the draft's most likely token, and its probability among those that both have."""
+        scores = row[: self.target_size] if self._table is None else row[self._from]
+        place = int(scores.argmax())
+        sure = min(1.0, 1.0 / float(np.exp(scores - scores[place]).sum()))
+        return place if self._table is None else int(self._table[place]), sure
 
     def to_draft(self, tokens: Sequence[int]) -> list[int]:
         """The draft's ids of the target's tokens."""

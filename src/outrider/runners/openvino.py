@@ -106,6 +106,11 @@ def residual_stream(model: Any) -> list[Any]:
     return found[::-1]
 
 
+def residual_stream_length(directory: Path) -> int:
+    """How many sums the residual stream of a model on disk has; see `residual_stream`."""
+    return len(residual_stream(ov.Core().read_model(directory / "openvino_model.xml")))
+
+
 def _is_sum(node: Any) -> bool:
     kinds = [value.get_node().get_type_name() for value in node.input_values()]
     return node.get_type_name() == "Add" and len(kinds) == 2 and "MatMul" in kinds
@@ -183,7 +188,8 @@ class OpenVINORunner:
         self._gathers = _project_asked_rows_only(model, states)
         if states is not None and not self._gathers:
             raise ModelError(f"{path} has no vocabulary projection whose input could be read")
-        self._gives_states = states is not None
+        self.state_width = 0
+        """Numbers in a row of `states`; 0 where none are given."""
         self.states: States | None = None
         config = {
             "INFERENCE_PRECISION_HINT": "f32",
@@ -194,6 +200,8 @@ class OpenVINORunner:
         }
         compiled = core.compile_model(model, "CPU", config)
         self._request = compiled.create_infer_request()
+        if states is not None:
+            self.state_width = int(compiled.output(1).partial_shape[-1].get_length())
         self._given = {port.get_any_name() for port in compiled.inputs}
         caches = [port for port in compiled.inputs if "_cache." in port.get_any_name()]
         unknown = self._given - _STEP_INPUTS - {port.get_any_name() for port in caches}
@@ -289,7 +297,7 @@ class OpenVINORunner:
         started = time.perf_counter()
         self._request.infer()
         self._infer_seconds += time.perf_counter() - started
-        if self._gives_states:
+        if self.state_width:
             self.states = self._request.get_output_tensor(1).data[: len(rows)]
         logits: Logits = self._request.get_output_tensor(0).data.reshape(-1, info.vocabulary)
         return logits[: len(rows)] if self._gathers else logits[rows]

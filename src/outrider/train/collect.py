@@ -63,9 +63,7 @@ class Recorder:
 
     name = "recorder"
 
-    def __init__(
-        self, done: Callable[[str, NDArray[np.int32], NDArray[np.float16]], None], parts: int
-    ) -> None:
+    def __init__(self, done: Callable[[str, NDArray[np.int32], NDArray[np.float16]], None], parts: int) -> None:
         self._done = done
         self._parts = parts
         self._states: dict[str, list[NDArray[np.float16]]] = {}
@@ -235,9 +233,7 @@ class Collector:
             self._question()
 
     def _question(self) -> None:
-        params = SamplingParams(
-            temperature=1.0, top_p=0.98, max_tokens=ASK_TOKENS, seed=self._random.getrandbits(63)
-        )
+        params = SamplingParams(temperature=1.0, top_p=0.98, max_tokens=ASK_TOKENS, seed=self._random.getrandbits(63))
         said: list[int] = []
 
         def sink(chunk: Chunk) -> None:

@@ -63,9 +63,10 @@ class Head(nn.Module):
         self.deepen_out = nn.Linear(H, D, bias=False)
         scale = float(np.sqrt(np.square(embeddings).mean()))
         rows = np.concatenate((embeddings, embeddings.mean(0, keepdims=True))) / scale
-        self.embed = nn.Embedding.from_pretrained(torch.from_numpy(rows.astype(np.float32)), freeze=False)
+        self.embed = nn.Embedding(shape.tokens + 1, D)
         self.out = nn.Linear(D, shape.tokens, bias=False)
         with torch.no_grad():
+            self.embed.weight.copy_(torch.from_numpy(rows.astype(np.float32)))
             self.out.weight.copy_(torch.from_numpy(projection))
             # the last norm's output is what the projection was made for: begin as if nothing came after it
             self.start.weight.mul_(0.1)
@@ -81,7 +82,7 @@ class Head(nn.Module):
 
     def begin(self, states: Tensor) -> Tensor:
         """State 0 of the target's states, shape [..., parts * width]."""
-        parts = states.unflatten(-1, (self.shape.parts, self.shape.width))
+        parts = states.reshape(*states.shape[:-1], self.shape.parts, self.shape.width)
         started: Tensor = self.start(norm(parts).flatten(-2))
         return started
 

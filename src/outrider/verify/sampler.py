@@ -61,6 +61,11 @@ class Sampler:
             self._in_prompt[in_prompt] = True
             self._counts = np.zeros(vocabulary, np.int32)
 
+    @property
+    def plain(self) -> bool:
+        """Whether the choice is the most likely token of the logits as they are."""
+        return self.params.greedy and not self._shapes
+
     def push(self, token: int) -> None:
         """Take the token into the history; the next call shapes the position after it."""
         self.position += 1

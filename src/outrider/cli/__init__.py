@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider import __version__
+from outrider.cli import draft as draft_commands
 from outrider.errors import InvalidRequest, OutriderError, near_misses
 
 if TYPE_CHECKING:
@@ -26,6 +27,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+app.add_typer(draft_commands.app, name="draft")
+
 DEFAULT_MODEL = "smollm2-135m"
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
@@ -37,7 +40,9 @@ KVMemory = Annotated[str | None, typer.Option(help="Memory for the KV cache, as 
 KVPrecision = Annotated[str, typer.Option(help="How keys and values are stored: f16, f32 or u8 (not exact).")]
 Threads = Annotated[int | None, typer.Option(help="CPU threads; by default one per physical core.", min=1)]
 Proposers = Annotated[str, typer.Option(help="What guesses tokens, by comma.")]
-DraftName = Annotated[str | None, typer.Option("--draft", help="A smaller model that drafts; named as --model is.")]
+DraftName = Annotated[
+    str | None, typer.Option("--draft", help="What drafts: a smaller model, named as --model is, or a draft head.")
+]
 Mode = Annotated[
     str, typer.Option(help="off, auto, threshold, or fixed:K for a window of K tokens; auto:K bounds the window.")
 ]
@@ -122,10 +127,18 @@ def pull(
     Example: outrider pull smollm2-135m
     """
     from outrider import console
-    from outrider.models import Resolver
+    from outrider.models import HeadFiles, Resolver
 
     with console.progress() as shown:
-        model = Resolver(progress=shown).resolve(name)
+        model = Resolver(progress=shown).resolve_draft(name)
+    if isinstance(model, HeadFiles):
+        card = model.card
+        console.out.print(
+            f"{card.name}: draft head for {card.target}, {card.parameters / 1e6:.1f}M parameters, "
+            f"{card.tokens_per_pass:.2f} tokens per pass on held-out answers, {model.bytes / 2**20:.0f} MiB in "
+            f"{model.directory}"
+        )
+        return
     manifest = model.manifest
     console.out.print(
         f"{manifest.name}: {manifest.architecture}, {manifest.weights}, context {manifest.context_length}, "
