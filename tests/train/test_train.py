@@ -122,7 +122,7 @@ def test_it_beats_the_untrained_head(trained: Path) -> None:
     card = read_head(trained).card
     assert card.tokens_per_pass > measured[0] + 0.4
     assert card.tokens_per_pass == pytest.approx(1 + np.cumprod(card.acceptance).sum(), abs=1e-3)
-    assert card.positions > 1000
+    assert card.positions > 400
     assert (card.target, card.steps, card.points, card.width) == ("toy", 3, (0,), D)
 
 
