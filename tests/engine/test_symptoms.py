@@ -57,9 +57,9 @@ def test_usage_counts_tokens_behind_a_stop() -> None:
     run = harness(eos_ids=(end,))
     answer = run.answer(PROMPT)
     assert answer.usage.completion_tokens == where + 1
-    # the first token is the target's; everything up to the stop was drafted right, what is behind it never judged
-    assert (answer.usage.accepted, answer.usage.rejected) == (where, 0)
-    assert run.core.stats.accepted == where
+    # the first token is the target's, and so is the end: a draft is cut before it; what lay behind was never judged
+    assert (answer.usage.accepted, answer.usage.rejected) == (where - 1, 0)
+    assert run.core.stats.accepted == where - 1
     assert run.core.stats.emitted == where + 1
 
 
