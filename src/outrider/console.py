@@ -13,6 +13,7 @@ from rich.text import Text
 from outrider.control import ControlCounts
 from outrider.engine import Completion, StepRecord
 from outrider.evaluate.bench import BenchReport, ModeResult
+from outrider.evaluate.drafts import DraftEvaluation
 from outrider.models import Progress as ProgressCallback
 from outrider.plan import Assessment
 
@@ -124,7 +125,7 @@ def bench_table(report: BenchReport) -> Table:
     table = Table(title=f"{report.model}, {report.prompts} prompts, {report.repeat} repeat(s)", title_justify="left")
     table.add_column("category")
     table.add_column("mode")
-    for name in ("tokens/s", "spread", "ratio", "first token", "accepted", "per pass", "overhead"):
+    for name in ("tokens/s", "spread", "ratio", "first token", "accepted", "per pass", "overhead", "between"):
         table.add_column(name, justify="right")
     table.add_column("identical")
     groups = {**report.categories, "all": report.overall}
@@ -133,6 +134,31 @@ def bench_table(report: BenchReport) -> Table:
             table.add_row(name if mode == report.modes[0] else "", mode, *_cells(result))
         if number < len(groups) - 1:
             table.add_section()
+    return table
+
+
+def draft_table(found: DraftEvaluation) -> Table:
+    """A draft on its own: acceptance by position and tokens per pass, and under it what they are worth."""
+    pays = "never pays here" if found.break_even is None else f"pays above an acceptance of {found.break_even:.0%}"
+    best = (
+        f"best window {found.best_window}, {found.expected_speedup:.2f}x expected" if found.best_window else "best off"
+    )
+    table = Table(
+        title=f"{found.draft} for {found.target}, window {found.window}",
+        caption=f"a draft token costs {found.cost_ratio:.1%} of a pass and {pays}; {best}; "
+        f"{found.coordination_ms:.2f} ms of a step in neither model",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("category")
+    for number in range(1, found.window + 1):
+        table.add_column(f"token {number}", justify="right")
+    for name in ("accepted", "per pass"):
+        table.add_column(name, justify="right")
+    for category, result in {**found.categories, "all": found.overall}.items():
+        shares = [f"{share:.0%}" for share in result.acceptance]
+        shares += ["-"] * (found.window - len(shares))
+        table.add_row(category, *shares, f"{result.acceptance_rate:.0%}", f"{result.tokens_per_pass:.2f}")
     return table
 
 
@@ -146,5 +172,6 @@ def _cells(result: ModeResult) -> list[str]:
         "-" if rate is None else f"{rate:.0%}",
         f"{result.acceptance_length:.2f}",
         f"{result.overhead_fraction:.1%}",
+        f"{result.coordination_ms:.2f} ms",
         "yes" if result.identical else "[bold red]no[/]",
     ]

@@ -32,6 +32,8 @@ def sample(prompt: int, mode: str, repeat: int, decode_s: float, tokens: int = 1
         step_s=2.0,
         infer_s=1.9,
         draft_s=0.02,
+        coordination_s=0.09,
+        steps=30,
     )
 
 
@@ -51,6 +53,7 @@ def test_speed_is_of_all_prompts_together_and_the_median_of_repeats() -> None:
     assert found["auto"].acceptance_length == 2.0
     assert found["auto"].overhead_fraction == pytest.approx(0.05)
     assert found["auto"].draft_fraction == pytest.approx(0.01)
+    assert found["auto"].coordination_ms == pytest.approx(3.0)
     assert found["auto"].identical
 
 

@@ -71,3 +71,63 @@ def _pair(entry: str) -> tuple[str, Any]:
     if not sign:
         raise InvalidRequest(f"--set {entry!r} is no name=value")
     return name.strip(), value.strip()
+
+
+@app.command("eval")
+def evaluate(
+    draft: Annotated[str, typer.Option("--draft", "-d", help="A draft head or a smaller model.")],
+    prompts: Annotated[Path, typer.Option(help="JSON lines: Spec-Bench's format, or {'prompt': ...}.")],
+    target: Annotated[str, typer.Option("--target", "-t", help="The model that it drafts for.")],
+    window: Annotated[int, typer.Option("--window", "-k", help="Tokens drafted in a row.", min=1, max=32)] = 4,
+    per_category: Annotated[int | None, typer.Option(help="Prompts of each category.", min=1)] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=2)] = 96,
+    temperature: Annotated[float, typer.Option(help="0 takes the most likely token.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Seed of every request.", min=0)] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+) -> None:
+    """Measure a draft alone: acceptance by position, tokens per pass, and what they are worth here."""
+    from outrider import console
+    from outrider.api import Engine
+    from outrider.evaluate.drafts import evaluate_draft
+    from outrider.evaluate.prompts import read_prompts
+    from outrider.params import SamplingParams
+
+    asked = read_prompts(prompts, per_category)
+    params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
+    with console.progress() as progress:
+        with Engine(
+            target, draft=draft, proposers=(), store_tokens=0, prefix_caching=False, progress=progress
+        ) as engine:
+            found = evaluate_draft(engine, asked, window, params, lambda done, total: progress("prompts", done, total))
+    console.out.print(console.draft_table(found))
+    if json_file is not None:
+        json_file.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+@app.command()
+def overlap(
+    work: Annotated[Path, typer.Option(help="The work folder of a training, whose shards are looked through.")],
+    target: Annotated[str, typer.Option("--target", "-t", help="The model that was trained for.")],
+    prompts: Annotated[Path, typer.Option(help="Prompts that must not have been trained on, as JSON lines.")],
+    words: Annotated[int, typer.Option(help="Words in a row that count as a copy.", min=3)] = 13,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers to this file.")] = None,
+) -> None:
+    """Look for copies of prompts in what a draft was trained on."""
+    from outrider import console
+    from outrider.evaluate.prompts import read_prompts
+    from outrider.models import Resolver, Tokenizer
+    from outrider.train.collect import Shards
+    from outrider.train.overlap import find_overlap
+
+    files = Resolver().resolve(target)
+    tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
+    texts = (tokenizer.decode(answer.tokens.tolist()) for answer in Shards(work / "shards").read())
+    found = find_overlap({prompt.id: prompt.text for prompt in read_prompts(prompts)}, texts, words)
+    console.out.print(
+        f"{found.prompts} prompts, {found.answers} answers of {found.words:,} words: "
+        f"{len(found.copies)} prompts share {words} words in a row with an answer"
+    )
+    for prompt, piece in list(found.copies.items())[:20]:
+        console.out.print(f"  prompt {prompt}: {piece!r}", markup=False)
+    if json_file is not None:
+        json_file.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -2,7 +2,7 @@
 
 from outrider.control.auto import AutoController, ControlCounts
 from outrider.control.base import PLAIN, Candidate, Choice, Controller, Load
-from outrider.control.breakeven import break_even
+from outrider.control.breakeven import break_even, speedup
 from outrider.control.cost import CostModel, calibrate, pass_seconds, recalled, save_cost
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "pass_seconds",
     "recalled",
     "save_cost",
+    "speedup",
 ]

@@ -184,6 +184,7 @@ class EngineCore:
         for work in works:
             if work.sequence.timings.admitted is None:
                 work.sequence.timings.admitted = started
+        draft_infer_before = self._draft_infer_seconds
         draft_seconds = self._draft(works)
         segments = [work.segment() for work in works]
         load = _load(works)
@@ -197,8 +198,13 @@ class EngineCore:
             rows = slice(row, row + segment.rows - work.padding)
             verdicts.append(self._advance(work, logits[rows], states[rows] if states is not None else None))
             row += segment.rows
-        self._record(works, verdicts, load, started, infer_seconds, draft_seconds)
+        draft_infer_seconds = self._draft_infer_seconds - draft_infer_before
+        self._record(works, verdicts, load, started, infer_seconds, draft_seconds, draft_infer_seconds)
         return True
+
+    @property
+    def _draft_infer_seconds(self) -> float:
+        return sum(drafter.infer_seconds for drafter in self.drafters)
 
     def _record(
         self,
@@ -208,6 +214,7 @@ class EngineCore:
         started: float,
         infer_seconds: float,
         draft_seconds: float,
+        draft_infer_seconds: float,
     ) -> None:
         seconds = self.clock() - started
         decoding = sum(work.decoding for work in works)
@@ -228,6 +235,7 @@ class EngineCore:
                 emitted=sum(len(verdict.tokens) for verdict in verdicts),
                 width=load.width,
                 draft_seconds=draft_seconds,
+                draft_infer_seconds=draft_infer_seconds,
                 requests=tuple(
                     _request_step(work, verdict) for work, verdict in zip(works, verdicts, strict=True) if work.decoding
                 ),

@@ -52,6 +52,11 @@ class Drafter:
         self.benchings = 0
         """Times that it was benched."""
 
+    @property
+    def infer_seconds(self) -> float:
+        """Seconds that the proposer spent in forward passes of its own, where it counts them."""
+        return getattr(self._proposer, "infer_seconds", 0.0)
+
     def draft(self, works: Many[Work], budgets: Many[int]) -> tuple[int, int, float]:
         """Give each work a proposal within its budget. Works with budget 0 are not shown to the proposer.
 

@@ -47,8 +47,15 @@ class StepRecord:
     """Tokens in the pass."""
     draft_seconds: float = 0.0
     """Time spent asking proposers."""
+    draft_infer_seconds: float = 0.0
+    """Of which inside a draft's own forward passes."""
     requests: tuple[RequestStep, ...] = ()
     """The sequences that decoded."""
+
+    @property
+    def coordination_seconds(self) -> float:
+        """Time of the step that went neither into the target nor into a draft."""
+        return self.seconds - self.infer_seconds - self.draft_infer_seconds
 
 
 @dataclass(slots=True)
@@ -102,6 +109,7 @@ class EngineStats:
     accepted: int = 0
     emitted: int = 0
     draft_seconds: float = 0.0
+    draft_infer_seconds: float = 0.0
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     """By proposer, what became of its drafts."""
     recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_KEPT_STEPS))
@@ -116,14 +124,24 @@ class EngineStats:
         self.accepted += record.accepted
         self.emitted += record.emitted
         self.draft_seconds += record.draft_seconds
+        self.draft_infer_seconds += record.draft_infer_seconds
         self.recent.append(record)
         for step in record.requests:
             if step.window:
                 self.by_source.setdefault(step.source, SourceStats()).add(step)
 
+    @property
+    def coordination_seconds(self) -> float:
+        """Time of all steps that went neither into the target nor into a draft."""
+        return self.seconds - self.infer_seconds - self.draft_infer_seconds
+
     def copy(self) -> EngineStats:
         """The totals as they are now, without the single steps."""
-        return replace(self, recent=deque(maxlen=0))
+        by_source = {
+            name: replace(source, drafted_at=list(source.drafted_at), accepted_at=list(source.accepted_at))
+            for name, source in self.by_source.items()
+        }
+        return replace(self, recent=deque(maxlen=0), by_source=by_source)
 
     def trace(self, request: str) -> list[StepRecord]:
         """The kept steps in which a request decoded."""

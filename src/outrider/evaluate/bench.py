@@ -37,6 +37,8 @@ class ModeResult(BaseModel):
     """Share of step time spent outside the model's forward pass."""
     draft_fraction: float
     """Share of step time spent asking proposers; part of the overhead."""
+    coordination_ms: float
+    """Milliseconds of a step that went neither into the target nor into a draft's own passes."""
 
 
 class BenchReport(BaseModel):
@@ -78,6 +80,8 @@ class Sample:
     step_s: float
     infer_s: float
     draft_s: float
+    coordination_s: float
+    steps: int
 
 
 Watcher = Callable[[int, int, Sample], None]
@@ -132,6 +136,8 @@ def _sample(engine: Engine, prompt: BenchPrompt, mode: str, repeat: int, params:
         step_s=after.seconds - before.seconds,
         infer_s=after.infer_seconds - before.infer_seconds,
         draft_s=after.draft_seconds - before.draft_seconds,
+        coordination_s=after.coordination_seconds - before.coordination_seconds,
+        steps=after.steps - before.steps,
     )
 
 
@@ -156,6 +162,7 @@ def summarise(samples: Sequence[Sample], modes: Sequence[str]) -> dict[str, Mode
             identical=all(s.tokens == first_texts[s.prompt.id] for s in own),
             overhead_fraction=1.0 - sum(s.infer_s for s in own) / sum(s.step_s for s in own),
             draft_fraction=sum(s.draft_s for s in own) / sum(s.step_s for s in own),
+            coordination_ms=1e3 * sum(s.coordination_s for s in own) / sum(s.steps for s in own),
         )
     return results
 

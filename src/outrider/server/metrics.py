@@ -74,6 +74,8 @@ class _EngineCollector(Collector):
             ("outrider_step_seconds", "Time of all steps.", stats.seconds),
             ("outrider_target_seconds", "Of which inside the target.", stats.infer_seconds),
             ("outrider_draft_seconds", "Of which asking proposers.", stats.draft_seconds),
+            ("outrider_draft_model_seconds", "Of which in a draft's own passes.", stats.draft_infer_seconds),
+            ("outrider_coordination_seconds", "In neither target nor draft.", stats.coordination_seconds),
             ("outrider_prompt_tokens", "Prompt tokens computed.", stats.prompt_tokens),
             ("outrider_draft_tokens", "Draft tokens verified.", stats.drafted),
             ("outrider_accepted_tokens", "Draft tokens emitted.", stats.accepted),
