@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -15,7 +15,8 @@ from outrider.engine import Completion, StepRecord
 from outrider.evaluate.bench import BenchReport, ModeResult
 from outrider.evaluate.drafts import DraftEvaluation
 from outrider.models import Progress as ProgressCallback
-from outrider.plan import Assessment
+from outrider.plan import Assessment, CapacityPlan
+from outrider.plan.simulate import Simulated
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -135,6 +136,53 @@ def bench_table(report: BenchReport) -> Table:
         if number < len(groups) - 1:
             table.add_section()
     return table
+
+
+def plan_tables(found: CapacityPlan, simulated: Mapping[str, Simulated]) -> list[Table]:
+    """A capacity plan: memory, what a replica does within the targets, windows by batch, the traffic played."""
+    memory = found.memory
+    room = Table(title="memory", title_justify="left", show_header=False)
+    room.add_row("weights", f"{memory.target_weights_gib:.1f} GiB, draft {memory.draft_weights_gib:.1f} GiB")
+    room.add_row("a token's KV", f"{memory.kv_kib_per_token:.0f} KiB, draft {memory.draft_kv_kib_per_token:.0f} KiB")
+    room.add_row(
+        "sequences",
+        f"{memory.max_batch} of {memory.max_batch_without_draft}: {memory.batch_lost} ({memory.batch_lost_share:.0%}) "
+        "lost to the draft",
+    )
+    service = Table(title="the most that a replica does within the targets", title_justify="left")
+    for name in ("", "batch", "K", "ITL", "TTFT", "tok/s", "req/s", "dev", "$/day", "$/M tok"):
+        service.add_column(name, justify="right" if name else "left", no_wrap=True)
+    for name, point in (("off", found.without), ("on", found.with_speculation)):
+        service.add_row(
+            name + ("" if point.meets_targets else ", missed"),
+            str(point.batch),
+            str(point.window),
+            f"{point.itl_seconds * 1e3:.1f} ms",
+            f"{point.ttft_seconds:.2f} s",
+            f"{point.tokens_per_second:.0f}",
+            f"{point.requests_per_second:.2f}",
+            str(point.devices),
+            f"{point.dollars_per_day:.0f}",
+            f"{point.dollars_per_million_tokens:.2f}",
+        )
+    schedule = Table(title="fastest window by batch", title_justify="left")
+    schedule.add_column("batch")
+    schedule.add_column("window", justify="right")
+    for low, high, window in found.schedule:
+        schedule.add_row(f"{low} to {high}" if high > low else str(low), str(window))
+    played = Table(title="the traffic played through one replica", title_justify="left")
+    for name in ("", "tokens/s", "TTFT p50/95/99", "ITL p50/95", "batch", "waited"):
+        played.add_column(name, justify="right" if name else "left")
+    for name, s in simulated.items():
+        played.add_row(
+            name,
+            f"{s.tokens_per_second:.0f}",
+            f"{s.ttft_p50_seconds:.2f} / {s.ttft_p95_seconds:.2f} / {s.ttft_p99_seconds:.2f} s",
+            f"{s.itl_p50_seconds * 1e3:.1f} / {s.itl_p95_seconds * 1e3:.1f} ms",
+            f"{s.mean_batch:.1f}",
+            f"{s.waited_share:.0%}",
+        )
+    return [room, service, schedule, played]
 
 
 def draft_table(found: DraftEvaluation) -> Table:

@@ -12,6 +12,7 @@ import typer
 
 from outrider import __version__
 from outrider.cli import draft as draft_commands
+from outrider.cli.plan import plan as plan_command
 from outrider.errors import InvalidRequest, OutriderError, near_misses
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 
 app.add_typer(draft_commands.app, name="draft")
+app.command("plan")(plan_command)
 
 DEFAULT_MODEL = "smollm2-135m"
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}

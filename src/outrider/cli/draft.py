@@ -94,11 +94,11 @@ def evaluate(
 
     asked = read_prompts(prompts, per_category)
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed)
-    with console.progress() as progress:
-        with Engine(
-            target, draft=draft, proposers=(), store_tokens=0, prefix_caching=False, progress=progress
-        ) as engine:
-            found = evaluate_draft(engine, asked, window, params, lambda done, total: progress("prompts", done, total))
+    with (
+        console.progress() as progress,
+        Engine(target, draft=draft, proposers=(), store_tokens=0, prefix_caching=False, progress=progress) as engine,
+    ):
+        found = evaluate_draft(engine, asked, window, params, lambda done, total: progress("prompts", done, total))
     console.out.print(console.draft_table(found))
     if json_file is not None:
         json_file.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
