@@ -155,6 +155,7 @@ class Engine:
         head = draft_files if isinstance(draft_files, HeadFiles) else None
         progress("load", 0, 0)
         self.manifest: Manifest = files.manifest
+        self._weights_bytes = (files.directory / "openvino_model.bin").stat().st_size
         self.tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
         runner = OpenVINORunner(
             files.directory,
@@ -307,6 +308,11 @@ class Engine:
     def alive(self) -> bool:
         """Whether requests are taken."""
         return self._thread.alive
+
+    @property
+    def weights_bytes(self) -> int:
+        """Size of the target's weights."""
+        return self._weights_bytes
 
     def trace(self, request: str) -> list[StepRecord]:
         """The steps in which a request decoded, as far as the ring of the last steps goes back."""

@@ -13,9 +13,11 @@ from rich.text import Text
 from outrider.control import ControlCounts
 from outrider.engine import Completion, StepRecord
 from outrider.evaluate.bench import BenchReport, ModeResult
+from outrider.evaluate.compare import Comparison
 from outrider.evaluate.drafts import DraftEvaluation
 from outrider.models import Progress as ProgressCallback
 from outrider.plan import Assessment, CapacityPlan
+from outrider.plan.claims import Claim
 from outrider.plan.simulate import Simulated
 
 out = Console(highlight=False, soft_wrap=True)
@@ -135,6 +137,41 @@ def bench_table(report: BenchReport) -> Table:
             table.add_row(name if mode == report.modes[0] else "", mode, *_cells(result))
         if number < len(groups) - 1:
             table.add_section()
+    return table
+
+
+def claims_table(rows: Sequence[Claim]) -> Table:
+    """Published figures and what becomes of them."""
+    table = Table(title="published figures, worked out again", title_justify="left", show_lines=True)
+    for name in ("claim", "published", "found", "verdict"):
+        table.add_column(name)
+    for row in rows:
+        table.add_row(row.name, row.published, row.found, f"[bold]{row.verdict}[/]: {row.why}")
+    return table
+
+
+def comparison_table(found: Comparison) -> Table:
+    """Speculation against quantization."""
+    table = Table(
+        title=f"{found.prompts} prompts, {found.repeat} repeat(s)",
+        caption=f"fastest with every text as the full model's: {found.lossless}",
+        title_justify="left",
+        caption_justify="left",
+    )
+    table.add_column("")
+    for name in ("tok/s", "ratio", "weights", "identical", "same up to", "ROUGE-L", "perplexity"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, row in found.rows.items():
+        table.add_row(
+            name,
+            f"{row.tok_s:.1f}",
+            f"{row.ratio:.2f}x",
+            f"{row.weights_mib:.0f} MiB",
+            f"{row.identical_share:.0%}",
+            f"{row.same_tokens.mean:.0%}",
+            f"{row.rouge_l:.3f}",
+            f"{row.perplexity:.3f}",
+        )
     return table
 
 

@@ -47,7 +47,7 @@ def write_gguf(path: Path, architecture: str = "llama", **extra: Any) -> Path:
     ("name", "message"),
     [
         ("smollm2-135", "unknown model 'smollm2-135'. Did you mean smollm2-135m"),
-        ("llama", "Known: smollm2-135m, smollm2-135m-q4; also hf:org/name"),
+        ("llama", "Known: smollm2-135m, smollm2-135m-q8, smollm2-135m-q4, smollm2-135m-draft; also hf:org/name"),
         ("hf:nobody", "'hf:nobody' is not a repository; write hf:org/name"),
         ("org/name", "no file or directory 'org/name'; for a hub repository write hf:org/name"),
         ("missing.gguf", "no file or directory 'missing.gguf'"),
@@ -95,7 +95,7 @@ def test_a_header_says_what_the_engine_needs(tmp_path: Path) -> None:
 def test_rewriting_keeps_everything_but_the_quantisation(tmp_path: Path) -> None:
     source = write_gguf(tmp_path / "q8.gguf", **{"tokenizer.chat_template": "{{ messages }}"})
     target = tmp_path / "f16.gguf"
-    gguf_file.rewrite_as_f16(source, target, silent)
+    gguf_file.rewrite(source, target, silent)
     before, after = gguf.GGUFReader(source), gguf.GGUFReader(target)
     assert after.get_field("tokenizer.chat_template").contents() == "{{ messages }}"
     assert after.get_field("general.file_type").contents() == 1

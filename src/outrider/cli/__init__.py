@@ -12,6 +12,8 @@ import typer
 
 from outrider import __version__
 from outrider.cli import draft as draft_commands
+from outrider.cli.claims import claims as claims_command
+from outrider.cli.compare import compare as compare_command
 from outrider.cli.plan import plan as plan_command
 from outrider.errors import InvalidRequest, OutriderError, near_misses
 
@@ -30,6 +32,8 @@ app = typer.Typer(
 
 app.add_typer(draft_commands.app, name="draft")
 app.command("plan")(plan_command)
+app.command("claims")(claims_command)
+app.command("compare")(compare_command)
 
 DEFAULT_MODEL = "smollm2-135m"
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -177,7 +181,7 @@ def models(
         )
     for built_in in BUILT_IN.values():
         if built_in.name not in here:
-            table.add_row(built_in.name, "F16" if built_in.as_f16 else "Q4_1", "", "", "", "not pulled yet")
+            table.add_row(built_in.name, built_in.rewritten_as or "Q4_1", "", "", "", "not pulled yet")
     console.out.print(table)
 
 

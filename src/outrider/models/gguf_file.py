@@ -18,7 +18,7 @@ SUPPORTED = ("llama", "qwen2", "qwen3")
 """Architectures that OpenVINO GenAI's GGUF reader builds a graph for."""
 
 _CONTROL_TOKEN = 3
-_FILE_TYPE_F16 = 1
+_FILE_TYPES = {"F16": 1, "Q8_0": 7}
 
 
 def _open(path: Path) -> Any:
@@ -65,8 +65,8 @@ def inspect(path: Path, name: str, source: str) -> Manifest:
     )
 
 
-def rewrite_as_f16(source: Path, target: Path, progress: Progress) -> None:
-    """Write a GGUF with the same text and metadata and every quantised matrix as F16.
+def rewrite(source: Path, target: Path, progress: Progress, kind: str = "F16") -> None:
+    """Write a GGUF with the same text and metadata and every quantised matrix as F16 or Q8_0.
 
     A dequantised matrix costs memory and buys the cost curve that speculation lives on: several tokens in one pass
     for little more than one.
@@ -77,18 +77,22 @@ def rewrite_as_f16(source: Path, target: Path, progress: Progress) -> None:
         if key.startswith("GGUF.") or key in ("general.architecture", "general.quantization_version"):
             continue
         if key == "general.file_type":
-            writer.add_file_type(_FILE_TYPE_F16)
+            writer.add_file_type(_FILE_TYPES[kind])
             continue
-        kind = field.types[0]
-        inner = field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(key, field.contents(), kind, sub_type=inner)
+        value = field.types[0]
+        inner = field.types[-1] if value == gguf.GGUFValueType.ARRAY else None
+        writer.add_key_value(key, field.contents(), value, sub_type=inner)
     total = len(reader.tensors)
     for done, tensor in enumerate(reader.tensors, start=1):
         data = np.array(tensor.data)
         if tensor.tensor_type != gguf.GGMLQuantizationType.F32:
             data = gguf.dequantize(data, tensor.tensor_type).astype(np.float16)
-        writer.add_tensor(tensor.name, data)
-        progress("rewrite as F16", done, total)
+        wanted = None
+        if kind == "Q8_0" and data.dtype == np.float16:
+            wanted = gguf.GGMLQuantizationType.Q8_0
+            data = gguf.quantize(data.astype(np.float32), wanted)
+        writer.add_tensor(tensor.name, data, raw_dtype=wanted)
+        progress(f"rewrite as {kind}", done, total)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

