@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
@@ -15,6 +16,8 @@ from outrider.engine import Completion, StepRecord
 from outrider.evaluate.bench import BenchReport, ModeResult
 from outrider.evaluate.compare import Comparison
 from outrider.evaluate.drafts import DraftEvaluation
+from outrider.evaluate.endpoints import EndpointValidation
+from outrider.evaluate.validate import Validation
 from outrider.models import Progress as ProgressCallback
 from outrider.plan import Assessment, CapacityPlan
 from outrider.plan.claims import Claim
@@ -138,6 +141,27 @@ def bench_table(report: BenchReport) -> Table:
         if number < len(groups) - 1:
             table.add_section()
     return table
+
+
+def validation_lines(found: Validation) -> list[str]:
+    """Each check with its first failures, and what else was measured."""
+    lines = []
+    for check in found.checks:
+        state = "[green]passed[/]" if check.passed else "[bold red]FAILED[/]"
+        ties = f", {check.ties} ties within rounding" if check.ties else ""
+        lines.append(f"{state} {escape(check.name)}: {check.cases} cases{ties}")
+        lines += [f"       {escape(failure)}" for failure in check.failures[:5]]
+    if isinstance(found, EndpointValidation):
+        for name, timing in found.timing.items():
+            lines.append(
+                f"{name}: first text {timing.ttft_s * 1e3:.0f} ms, {timing.itl_s * 1e3:.1f} ms between tokens, gaps "
+                f"vary by {timing.gap_variation:.2f}, {timing.tokens_per_second:.1f} tokens/s"
+            )
+        lines.append(f"speculation is {found.speedup:.2f}x as fast")
+        for measure, own in found.quality.items():
+            scores = ", ".join(f"{name} {q.mean:.3f} ({q.low:.3f} to {q.high:.3f})" for name, q in own.items())
+            lines.append(f"{measure}: {scores}")
+    return lines
 
 
 def claims_table(rows: Sequence[Claim]) -> Table:

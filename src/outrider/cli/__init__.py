@@ -15,6 +15,7 @@ from outrider.cli import draft as draft_commands
 from outrider.cli.claims import claims as claims_command
 from outrider.cli.compare import compare as compare_command
 from outrider.cli.plan import plan as plan_command
+from outrider.cli.validate import validate as validate_command
 from outrider.errors import InvalidRequest, OutriderError, near_misses
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ app.add_typer(draft_commands.app, name="draft")
 app.command("plan")(plan_command)
 app.command("claims")(claims_command)
 app.command("compare")(compare_command)
+app.command("validate")(validate_command)
 
 DEFAULT_MODEL = "smollm2-135m"
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -686,61 +688,6 @@ def assess(
                 path.write_text(text + "\n", encoding="utf-8")
             except OSError as error:
                 raise InvalidRequest(f"cannot write {path}: {error}") from None
-
-
-@app.command()
-def validate(
-    prompts: Annotated[Path, typer.Option(help="JSON lines: Spec-Bench's format, or {'prompt': ...}.")],
-    model: Model = DEFAULT_MODEL,
-    mode: Annotated[str, typer.Option(help="The speculation under test; a fixed window tries hardest.")] = "fixed:4",
-    verification: Annotated[str, typer.Option(help="coupled (reproducible), rejection or block.")] = "coupled",
-    proposers: Proposers = DEFAULT_NAMES,
-    draft: DraftName = None,
-    per_category: Annotated[int, typer.Option(help="Prompts of each category.", min=1)] = 1,
-    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=8)] = 48,
-    draws: Annotated[int, typer.Option(help="Draws of each distribution test.", min=40)] = 200,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
-    junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit's XML to this file.")] = None,
-) -> None:
-    """Compare answers with speculation to those without: text, stops, log-probabilities, distribution.
-
-    The exit status is 1 when a check fails.
-
-    Example: outrider validate --prompts prompts.jsonl --mode auto --junit validation.xml
-    """
-    from outrider import console
-    from outrider.api import chat
-    from outrider.evaluate.prompts import read_prompts
-    from outrider.evaluate.validate import validate as collect
-    from outrider.params import Speculation
-
-    asked = read_prompts(prompts, per_category)
-    Speculation.parse(mode)
-    settings = {"verification": verification, "proposers": proposers, "draft": draft, "store_tokens": 0}
-    with _engine(model, None, "f16", None, **settings) as engine, console.progress() as shown:
-        found = collect(
-            engine,
-            [engine.encode(chat(prompt.text)) for prompt in asked],
-            mode,
-            max_tokens=max_tokens,
-            draws=draws,
-            reproducible=verification == "coupled",
-            watch=lambda name: shown(name, 1, 1),
-        )
-    for check in found.checks:
-        state = "[green]passed[/]" if check.passed else "[bold red]FAILED[/]"
-        ties = f", {check.ties} ties within rounding" if check.ties else ""
-        console.out.print(f"{state} {check.name}: {check.cases} cases{ties}")
-        for failure in check.failures[:5]:
-            console.out.print(f"       {failure}")
-    for path, text in ((json_file, found.model_dump_json(indent=2) + "\n"), (junit_file, found.junit())):
-        if path is not None:
-            try:
-                path.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise InvalidRequest(f"cannot write {path}: {error}") from None
-    if not found.passed:
-        raise typer.Exit(1)
 
 
 @app.command()

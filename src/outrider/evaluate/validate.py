@@ -12,7 +12,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from html import escape
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,6 +23,9 @@ from outrider.api import Engine
 from outrider.engine import Completion
 from outrider.evaluate.ties import TOLERANCE, find_difference
 from outrider.params import MAX_LOGPROBS, SamplingParams
+from outrider.plan.page import page, table, verdict
+
+T = TypeVar("T")
 
 ALPHA = 1e-4
 """Chance of a false alarm of all distribution tests of a run together."""
@@ -72,6 +76,35 @@ class Validation(BaseModel):
     def passed(self) -> bool:
         """Whether every check passed."""
         return all(check.passed for check in self.checks)
+
+    def html(self, title: str) -> str:
+        """A page of its own: no script, no request."""
+        failed = [check for check in self.checks if not check.passed]
+        said = f"{len(self.checks) - len(failed)} of {len(self.checks)} checks passed"
+        rows = [
+            [
+                check.name,
+                "passed" if check.passed else "FAILED",
+                str(check.cases),
+                str(check.ties),
+                str(len(check.failures)),
+            ]
+            for check in self.checks
+        ]
+        parts = [
+            verdict("no" if failed else "yes", "failed" if failed else "passed", f"{self.mode}: {said}"),
+            "<section><h2>Checks</h2>",
+            table("Ties are differences that rounding explains", ["check", "", "cases", "ties", "failures"], rows),
+            "</section>",
+        ]
+        for check in failed:
+            lines = "".join(f"<li>{escape(line)}</li>" for line in check.failures[:50])
+            parts.append(f"<section><h2>{escape(check.name)}</h2><ul>{lines}</ul></section>")
+        return page(title, *parts, *self.more_html())
+
+    def more_html(self) -> list[str]:
+        """What else belongs on the page."""
+        return []
 
     def junit(self) -> str:
         """JUnit's XML, for a pipeline to show."""
@@ -242,7 +275,7 @@ def _two_samples(engine: Engine, prompts: Sequence[Sequence[int]], mode: str, dr
         fast = _draw(engine, prompt, mode, draws, 700_000 + 1_000 * number, 0.5, 3)
         for place in (1, 2):
             one, other = (Counter(tokens[place] for tokens in drawn) for drawn in (plain, fast))
-            p = _same(one, other)
+            p = same_distribution(one, other)
             if p < ALPHA / tests:
                 failures.append(f"prompt {number}, token {place}: p = {p:.2g} against plain draws")
     return Check(name="distribution, against draws without speculation", cases=tests, failures=failures)
@@ -265,7 +298,7 @@ def _goodness(seen: Counter[int], chances: dict[int, float], total: int) -> floa
     return chi2_tail(statistic, len(observed) - 1)
 
 
-def _same(one: Counter[int], other: Counter[int]) -> float:
+def same_distribution(one: Counter[T], other: Counter[T]) -> float:
     """p-value of two counts coming from one distribution; rare tokens are taken together."""
     both = one + other
     totals = sum(one.values()), sum(other.values())
