@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,9 @@ import numpy as np
 from outrider.api import Engine, Prompt, chat
 from outrider.evaluate.machine import provenance
 from outrider.evaluate.prompts import read_prompts
+from outrider.evaluate.tune import batch_speed
 
 MODES = ("off", "fixed:4", "auto")
-
-
-def throughput(engine: Engine, prompts: list[Prompt], mode: str, fields: dict[str, Any]) -> tuple[float, float]:
-    """Tokens per second of the batch, and draft tokens per decoding step and sequence."""
-    before = engine.snapshot()
-    started = time.perf_counter()
-    answers = engine.generate_batch(prompts, speculation=mode, **fields)
-    seconds = time.perf_counter() - started
-    after = engine.snapshot()
-    passes = sum(answer.usage.passes for answer in answers)
-    return sum(len(answer.token_ids) for answer in answers) / seconds, (after.drafted - before.drafted) / max(1, passes)
 
 
 def compare(engine: Engine, prompts: list[Prompt], repeat: int, **fields: Any) -> dict[str, Any]:
@@ -37,7 +26,7 @@ def compare(engine: Engine, prompts: list[Prompt], repeat: int, **fields: Any) -
     windows: dict[str, list[float]] = {mode: [] for mode in MODES}
     for number in range(repeat):
         for mode in MODES[number % 3 :] + MODES[: number % 3]:
-            speed, window = throughput(engine, prompts, mode, fields)
+            speed, window = batch_speed(engine, prompts, mode, fields)
             speeds[mode].append(speed)
             windows[mode].append(window)
     median = {mode: statistics.median(values) for mode, values in speeds.items()}

@@ -17,6 +17,7 @@ from outrider.evaluate.bench import BenchReport, ModeResult
 from outrider.evaluate.compare import Comparison
 from outrider.evaluate.drafts import DraftEvaluation
 from outrider.evaluate.endpoints import EndpointValidation
+from outrider.evaluate.tune import Tuning
 from outrider.evaluate.validate import Validation
 from outrider.models import Progress as ProgressCallback
 from outrider.plan import Assessment, CapacityPlan
@@ -162,6 +163,30 @@ def validation_lines(found: Validation) -> list[str]:
             scores = ", ".join(f"{name} {q.mean:.3f} ({q.low:.3f} to {q.high:.3f})" for name, q in own.items())
             lines.append(f"{measure}: {scores}")
     return lines
+
+
+def tuning_table(found: Tuning) -> Table:
+    """Configurations from best to worst, with their speed at each batch size."""
+    sizes = sorted({trial.batch for trial in found.trials})
+    table = Table(
+        title=f"{found.model}, {found.prompts} prompts, {found.repeat} repeat(s): speed over none",
+        title_justify="left",
+    )
+    for name in ("proposers", "draft", "mode"):
+        table.add_column(name)
+    for name in (*(f"batch {size}" for size in sizes), "all"):
+        table.add_column(name, justify="right", no_wrap=True)
+    ratios = {(t.proposers, t.draft, t.mode, t.batch): t.ratio for t in found.trials}
+    for place, choice in enumerate(found.ranking):
+        cells = [
+            f"{1.0 if choice.mode == 'off' else ratios[choice.proposers, choice.draft, choice.mode, size]:.2f}x"
+            for size in sizes
+        ]
+        table.add_row(
+            choice.proposers, choice.draft or "", choice.mode, *cells, f"{choice.score:.2f}x",
+            style="bold" if place == 0 else None,
+        )  # fmt: skip
+    return table
 
 
 def claims_table(rows: Sequence[Claim]) -> Table:

@@ -15,6 +15,7 @@ from outrider.cli import draft as draft_commands
 from outrider.cli.claims import claims as claims_command
 from outrider.cli.compare import compare as compare_command
 from outrider.cli.plan import plan as plan_command
+from outrider.cli.tune import tune as tune_command
 from outrider.cli.validate import validate as validate_command
 from outrider.errors import InvalidRequest, OutriderError, near_misses
 
@@ -35,6 +36,7 @@ app.add_typer(draft_commands.app, name="draft")
 app.command("plan")(plan_command)
 app.command("claims")(claims_command)
 app.command("compare")(compare_command)
+app.command("tune")(tune_command)
 app.command("validate")(validate_command)
 
 DEFAULT_MODEL = "smollm2-135m"
