@@ -24,7 +24,7 @@ from outrider.engine import (
     StepRecord,
 )
 from outrider.errors import InvalidRequest
-from outrider.grammar import Grammars
+from outrider.grammar import CompiledGrammar, Grammars
 from outrider.models import HeadFiles, Manifest, Message, ModelFiles, Progress, Resolver, Tokenizer, silent
 from outrider.models.store import home
 from outrider.params import Grammar, SamplingParams, Speculation
@@ -49,8 +49,8 @@ class Options(TypedDict, total=False):
     """Overrides the engine's mode for this request: `off`, `auto:4`, or the fields of `Speculation` by name."""
     prediction: str | Sequence[int] | None
     """Text that is expected in the answer, as the file that an edit changes; it is drafted from."""
-    grammar: Grammar | None
-    """What the answer must look like, as `Grammar.json_schema({...})`."""
+    grammar: Grammar | CompiledGrammar | None
+    """What the answer must look like, as `Grammar.json_schema({...})`, or what `Engine.compile` made of it."""
     tenant: str | None
     """Whose request it is. Answers are remembered for later drafts to the same tenant; None is neither remembered nor
     drafted from what is."""
@@ -333,6 +333,14 @@ class Engine:
             raise InvalidRequest("a prompt is text, token ids, or messages, not a mixture")
         return self.tokenizer.chat(messages) if messages else ids
 
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Compile a grammar ahead of its requests. Takes time for a large one; safe from any thread.
+
+        Raises:
+            InvalidRequest: the source is no grammar of its kind, in the compiler's words.
+        """
+        return self._grammars.compile(grammar)
+
     def _request(self, prompt: Prompt, params: SamplingParams | None, **options: Unpack[Options]) -> Request:
         fields: dict[str, Any] = dict(options)
         speculation, grammar = fields.pop("speculation", None), fields.pop("grammar", None)
@@ -346,7 +354,7 @@ class Engine:
             prompt_text=prompt if isinstance(prompt, str) else None,
             speculation=speculation,
             prediction=self.tokenizer.encode(prediction) if isinstance(prediction, str) else prediction,
-            grammar=self._grammars.compile(grammar) if grammar is not None else None,
+            grammar=self.compile(grammar) if isinstance(grammar, Grammar) else grammar,
             tenant=tenant,
             timeout=timeout,
         )

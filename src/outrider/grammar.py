@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
@@ -15,6 +16,10 @@ from outrider.params import Grammar
 from outrider.verify import Constraint
 from outrider.verify.distribution import Scores
 
+CompiledGrammar = Callable[[], Constraint]
+"""Makes the state of one completion."""
+KEPT = 64
+"""Compiled grammars that are kept: a service asks for few schemas many times."""
 _SPECIAL = b"\xff"
 """What llguidance marks tokens with that have no text of their own."""
 
@@ -79,18 +84,29 @@ class Grammars:
         self._tokenizer = tokenizer
         self._eos_ids = eos_ids
         self._size = vocabulary
+        self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
 
     @cached_property
     def _vocabulary(self) -> LLTokenizer:
         wrapped = TokenizerWrapper(_Vocabulary(self._tokenizer, self._eos_ids))
         return LLTokenizer(wrapped, n_vocab=self._size, eos_token=list(self._eos_ids))
 
-    def compile(self, grammar: Grammar) -> Callable[[], Constraint]:
-        """Make a maker of states.
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Make a maker of states. Those of the last grammars are kept; safe from several threads.
 
         Raises:
             InvalidRequest: the source is no grammar of its kind, in the compiler's words.
         """
+        key = grammar.kind, grammar.source
+        found = self._compiled.get(key)
+        if found is None:
+            found = self._compile(grammar)
+            self._compiled[key] = found
+            while len(self._compiled) > KEPT:
+                self._compiled.popitem(last=False)
+        return found
+
+    def _compile(self, grammar: Grammar) -> CompiledGrammar:
         makers: dict[str, Callable[[str], str]] = {
             "json_schema": LLMatcher.grammar_from_json_schema,
             "regex": LLMatcher.grammar_from_regex,

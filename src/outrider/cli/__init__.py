@@ -552,6 +552,18 @@ def serve(
     chunk_tokens: Annotated[int, typer.Option(help="Most prompt tokens in a pass.", min=1)] = 256,
     stretch: Annotated[float, typer.Option(help="How much longer a pass may take because a prompt is in it.")] = 2.5,
     timeout: Annotated[float, typer.Option(help="Seconds after which an answer ends as it is.")] = 600.0,
+    drain: Annotated[float, typer.Option(help="Seconds that open answers have after a signal to stop.")] = 30.0,
+    max_body: Annotated[str, typer.Option(help="Largest request body, as 4M.", metavar="SIZE")] = "4M",
+    max_n: Annotated[int, typer.Option(help="Most completions of one request.", min=1)] = 8,
+    share_memory: Annotated[
+        bool, typer.Option("--share-memory", help="Draft all keys' answers to all: only where all may read all.")
+    ] = False,
+    on_engine_death: Annotated[str, typer.Option(help="exit (status 70) or stay (503 to everybody).")] = "exit",
+    log_format: Annotated[str, typer.Option(help="text or json: a line for each answer, without its words.")] = "text",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "warning",
+    otlp_endpoint: Annotated[
+        str | None, typer.Option(help="OpenTelemetry collector, as http://collector:4318/v1/traces.")
+    ] = None,
     kv_memory: KVMemory = None,
     kv_precision: KVPrecision = "f16",
     threads: Threads = None,
@@ -562,6 +574,7 @@ def serve(
     """
     from outrider import console
     from outrider.server import ServerConfig
+    from outrider.server.logs import configure
     from outrider.server.run import serve as run
 
     server = ServerConfig(
@@ -571,7 +584,19 @@ def serve(
         admin_keys=tuple(admin_key or ()),
         pace=pace,  # type: ignore[arg-type]  # checked by the settings
         timeout=timeout,
+        drain=drain,
+        max_body=parse_size(max_body) or 0,
+        max_n=max_n,
+        share_memory=share_memory,
+        on_engine_death=on_engine_death,  # type: ignore[arg-type]  # checked by the settings
+        otlp_endpoint=otlp_endpoint,
     )
+    if log_format not in ("text", "json") or log_level not in ("debug", "info", "warning", "error"):
+        raise InvalidRequest(
+            f"--log-format {log_format!r} and --log-level {log_level!r} must be text or json, and debug, info, warning "
+            "or error"
+        )
+    configure(log_format, log_level)  # type: ignore[arg-type]  # checked above
     settings = {
         "speculation": speculation,
         "verification": verification,

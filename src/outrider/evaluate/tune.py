@@ -1,7 +1,7 @@
 """The best configuration for given traffic on the running machine, found by trying, with the evidence.
 
-Every configuration answers the same prompts in batches of the sizes that are asked for; within one engine the modes take
-turns. A configuration wins by the geometric mean of its speed over none at all sizes, and must not lose at any.
+Every configuration answers the same prompts in batches of the sizes that are asked for; within one engine the modes
+take turns. A configuration wins by the geometric mean of its speed over none at all sizes, and must not lose at any.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -25,6 +25,7 @@ from outrider.server.answers import Answers, Kind
 from outrider.server.config import ServerConfig
 from outrider.server.errors import Refusal
 from outrider.server.intake import check_model, read
+from outrider.server.logs import summary
 from outrider.server.metrics import Metrics
 from outrider.server.pacing import pieces
 from outrider.server.schema import (
@@ -33,6 +34,7 @@ from outrider.server.schema import (
     ErrorResponse,
     ModeWish,
 )
+from outrider.server.spans import Spans
 
 log = logging.getLogger("outrider")
 
@@ -60,6 +62,7 @@ class ServerState:
         self.config = config
         self.metrics = Metrics(engine)
         self.draining = False
+        self.spans = Spans(config.otlp_endpoint) if config.otlp_endpoint is not None else None
         self._answer_seconds = 1.0
 
     @property
@@ -71,9 +74,13 @@ class ServerState:
         """Seconds in which the queue will have moved."""
         return max(1, math.ceil(self._answer_seconds))
 
-    def finished(self, route: str, completion: Completion) -> None:
-        """Count an answer, and learn how long they take."""
+    def finished(self, route: str, request: str, completion: Completion, headers: Mapping[str, str]) -> None:
+        """Count an answer, write it into the log and to whoever traces, and learn how long they take."""
         self.metrics.finished(route, completion)
+        record = summary(route, request, completion)
+        log.info("answered %s", request, extra={"fields": record})
+        if self.spans is not None:
+            self.spans.add(record, completion, headers)
         timings = completion.timings
         if timings.last_token is not None:
             self._answer_seconds += 0.1 * (timings.last_token - timings.arrived - self._answer_seconds)
@@ -118,23 +125,32 @@ class _Gate:
         if declared.isdigit() and int(declared) > most:
             await self._refuse(too_large, scope, receive, send)
             return
-        received = 0
+        received, whole = 0, False
+        refusal: Refusal | None = None
 
         async def counted() -> Message:
-            nonlocal received
-            message = await receive()
+            nonlocal received, whole, refusal
+            if whole:  # what comes now is that the client hung up, which it may do late
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), self._state.config.body_timeout)
+            except TimeoutError:
+                refusal = Refusal(408, "the body did not come; send it at once")
+                raise refusal from None
+            whole = not message.get("more_body", False)
             received += len(message.get("body", b""))
             if received > most:
-                raise too_large
+                refusal = too_large
+                raise refusal
             return message
 
-        async def unless_too_large(message: Message) -> None:
-            if received <= most:  # what the routes make of the interruption is not the reason
+        async def unless_refused(message: Message) -> None:
+            if refusal is None:  # what the routes make of the interruption is not the reason
                 await send(message)
 
-        await self._app(scope, counted, unless_too_large)
-        if received > most:
-            await self._refuse(too_large, scope, receive, send)
+        await self._app(scope, counted, unless_refused)
+        if refusal is not None:
+            await self._refuse(refusal, scope, receive, send)
 
     async def _refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         self._state.metrics.refused.labels(str(refusal.status)).inc()
@@ -215,11 +231,11 @@ async def _answer(state: ServerState, request: Request, body: ChatRequest | Comp
     answers = asked.answers(state.engine, handle.id)
     headers = {"X-Request-Id": handle.id, "X-Accel-Buffering": "no"}
     if body.stream:
-        events = _events(state, asked.kind, body, handle, answers, asked.params.n)
+        events = _events(state, asked.kind, request, body, handle, answers, asked.params.n)
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
     completions = await _wait(handle, request)
     for completion in completions:
-        state.finished(asked.kind, completion)
+        state.finished(asked.kind, handle.id, completion, request.headers)
         if completion.finish_reason == "error":
             raise Refusal(500, completion.error or "the model failed")
     return JSONResponse(answers.whole(completions), headers=headers)
@@ -241,6 +257,7 @@ async def _wait(handle: AsyncHandle, request: Request) -> list[Completion]:
 async def _events(
     state: ServerState,
     kind: Kind,
+    request: Request,
     body: ChatRequest | CompletionRequest,
     handle: AsyncHandle,
     answers: Answers,
@@ -257,7 +274,7 @@ async def _events(
             if piece.last:
                 done[piece.chunk.index].add(piece.chunk)
                 if piece.chunk.finish_reason is not None:
-                    state.finished(kind, done[piece.chunk.index])
+                    state.finished(kind, handle.id, done[piece.chunk.index], request.headers)
                 if piece.chunk.finish_reason == "error":
                     raise EngineClosed(piece.chunk.error or "the model failed")
             written = answers.piece(piece, tokens=options is not None and options.include_tokens)

@@ -41,6 +41,15 @@ class ServerConfig(Checked):
     """Where a chat does not say; never more than the context leaves."""
     timeout: Annotated[float, Field(gt=0)] = 600.0
     """Seconds after which an answer ends with what it has."""
+    otlp_endpoint: str | None = None
+    """Where OpenTelemetry spans go, as http://collector:4318/v1/traces; needs the `otel` extra."""
+    header_timeout: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds in which a request's head must have come whole."""
+    body_timeout: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds that a request's body may be silent."""
+    on_engine_death: Literal["exit", "stay"] = "exit"
+    """What the server does when its engine has died: `exit` ends the process with status 70, for whatever started it to
+    start it again; `stay` answers 503 until somebody looks."""
     drain: Annotated[float, Field(ge=0)] = 30.0
     """Seconds that open answers have to finish after the first signal to stop."""
 

@@ -59,7 +59,7 @@ def read(engine: Engine, config: ServerConfig, body: ChatRequest | CompletionReq
     options = Options(
         speculation=wish.fields() if isinstance(wish, SpeculationWish) else wish,
         prediction=body.prediction.text() if body.prediction is not None else None,
-        grammar=grammar,
+        grammar=engine.compile(grammar) if grammar is not None else None,
         tenant=tenant if body.remember else None,
         timeout=min(body.timeout or config.timeout, config.timeout),
     )
