@@ -31,7 +31,7 @@ def server(smollm2: ModelFiles) -> Iterator[tuple[subprocess.Popen[bytes], str]]
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "outrider.cli", "serve", "--port", str(port), "--kv-memory", "128M"]
+    command = [sys.executable, "-m", "outrider", "serve", "--port", str(port), "--kv-memory", "128M"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     url = f"http://127.0.0.1:{port}"
     try:
