@@ -1,0 +1,127 @@
+"""The server under load, by locust: `auto` against `off` at 1, 4 and 16 clients, and `smooth` against `burst`.
+
+One server, modes in turn, several rounds. pip install locust, then
+python benchmarks/serve_load.py --prompts spec_bench.jsonl --json benchmarks/results/serve_load.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from outrider.evaluate.machine import provenance
+
+CLIENTS = (1, 4, 16)
+MODES = ("off", "auto")
+PACES = ("burst", "smooth")
+HERE = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def load(url: str, clients: int, seconds: int, **asked: str) -> dict[str, Any]:
+    """One run of locust; what its clients noted."""
+    with tempfile.TemporaryDirectory() as directory:
+        out = Path(directory) / "out.json"
+        environment = {**os.environ, "OUTRIDER_LOAD_OUT": str(out)}
+        environment |= {f"OUTRIDER_LOAD_{name.upper()}": value for name, value in asked.items()}
+        subprocess.run(
+            [sys.executable, "-m", "locust", "-f", str(HERE / "locustfile.py"), "--headless", "--host", url, "-u",
+             str(clients), "-r", str(clients), "-t", f"{seconds}s", "--stop-timeout", "60", "--only-summary"],
+            env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        found: dict[str, Any] = json.loads(out.read_text())
+    answers = found["answers"]
+    return {
+        "answers": len(answers),
+        "failures": found["failures"],
+        # of each client's own seconds, so that a run's ragged end does not count
+        "tok_s": clients * sum(a["tokens"] for a in answers) / max(1e-9, sum(a["seconds"] for a in answers)),
+        "ttft_ms": 1e3 * statistics.median(a["ttft"] for a in answers),
+        "gap_variation": statistics.median(a["gap_variation"] for a in answers),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--draft")
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--seconds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    port = free_port()
+    command = [sys.executable, "-m", "outrider", "serve", "-m", args.model, "--port", str(port), "--store-tokens", "0"]
+    command += ["--draft", args.draft] if args.draft else []
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        for _ in range(600):
+            try:
+                urllib.request.urlopen(f"{url}/ready").close()
+                break
+            except OSError:
+                time.sleep(0.2)
+        asked = {"model": args.model, "prompts": str(args.prompts)}
+        for mode in MODES:
+            load(url, 1, 5, mode=mode, pace="burst", **asked)
+        result: dict[str, Any] = {
+            "what": "clients of locust that ask again at once; ratios of medians over rounds, modes in turn",
+            **provenance(),
+            "draft": args.draft,
+            "seconds": args.seconds,
+            "rounds": args.rounds,
+            "clients": {},
+        }
+        for clients in CLIENTS:
+            runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
+            for number in range(args.rounds):
+                for mode in MODES if number % 2 else MODES[::-1]:
+                    runs[mode].append(load(url, clients, args.seconds, mode=mode, pace="burst", **asked))
+            middle = {
+                mode: {name: statistics.median(run[name] for run in own) for name in ("tok_s", "ttft_ms")}
+                for mode, own in runs.items()
+            }
+            result["clients"][clients] = {
+                "tok_s": {mode: round(m["tok_s"], 1) for mode, m in middle.items()},
+                "ratio": round(middle["auto"]["tok_s"] / middle["off"]["tok_s"], 3),
+                "all_ratios": [
+                    round(b["tok_s"] / a["tok_s"], 3) for a, b in zip(runs["off"], runs["auto"], strict=True)
+                ],
+                "ttft_ms": {mode: round(m["ttft_ms"], 1) for mode, m in middle.items()},
+                "ttft_ratio": round(middle["auto"]["ttft_ms"] / middle["off"]["ttft_ms"], 3),
+                "failures": sum(run["failures"] for own in runs.values() for run in own),
+            }
+            print(clients, json.dumps(result["clients"][clients]), flush=True)
+        paces: dict[str, list[float]] = {pace: [] for pace in PACES}
+        for number in range(args.rounds):
+            for pace in PACES if number % 2 else PACES[::-1]:
+                paces[pace].append(load(url, 1, args.seconds, mode="fixed:4", pace=pace, **asked)["gap_variation"])
+        result["gap_variation"] = {pace: round(statistics.median(values), 3) for pace, values in paces.items()}
+    finally:
+        server.terminate()
+        server.wait(60)
+    print(json.dumps(result, indent=2))
+    if args.json is not None:
+        args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
