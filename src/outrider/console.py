@@ -107,7 +107,10 @@ def control_line(counts: ControlCounts) -> str:
 
 def assessment_table(found: Assessment) -> Table:
     """The whole traffic: each proposer at a few windows."""
-    table = Table(title=f"{found.answers} answers, {found.overall.tokens} tokens", title_justify="left")
+    title = f"{found.answers} answers, {found.overall.tokens} tokens"
+    if found.overall.entropy_nats is not None and found.overall.top_share is not None:
+        title += f"; entropy {found.overall.entropy_nats:.2f} nats, {found.overall.top_share:.0%} the model's likeliest"
+    table = Table(title=title, title_justify="left")
     table.add_column("proposer")
     for name in ("window", "accepted", "tokens per pass", "expected speed"):
         table.add_column(name, justify="right")

@@ -668,6 +668,16 @@ def assess(
     measure: Annotated[
         bool, typer.Option("--measure", help="Load the model and measure what passes cost here.")
     ] = False,
+    look: Annotated[
+        bool, typer.Option("--look", help="Look at the answers with the model: entropy, and what --draft gets right.")
+    ] = False,
+    generate: Annotated[
+        bool, typer.Option("--generate", help="The traffic has prompts alone: the model answers them first.")
+    ] = False,
+    draft: Annotated[
+        list[str] | None, typer.Option("--draft", help="A draft to look with; implies --look; may be repeated.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(help="Tokens of each answer that --generate makes.", min=2)] = 128,
     curve: Annotated[str | None, typer.Option(help="What passes cost by tokens, as 1=25,5=27,13=34.")] = None,
     limit: Annotated[int | None, typer.Option(help="Read only so many lines.", min=1)] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write everything to this file.")] = None,
@@ -675,12 +685,15 @@ def assess(
 ) -> None:
     """Say before deployment whether speculation pays for logged traffic, with which proposer and window.
 
-    The model gives the tokenizer; nothing is generated. Without --measure or --curve the verdict goes by acceptance.
+    Without --look, --draft or --generate the model gives the tokenizer only. Without --measure or --curve the verdict
+    goes by acceptance.
 
     Example: outrider assess --traffic log.jsonl --measure --html report.html
     """
     from outrider import console
     from outrider.control import CostModel
+    from outrider.evaluate.foresee import answers_to, foresee, load
+    from outrider.evaluate.prompts import read_prompts
     from outrider.models import Resolver, Tokenizer
     from outrider.plan import assess as replay
     from outrider.plan import read_traffic
@@ -689,17 +702,25 @@ def assess(
 
     if measure and curve is not None:
         raise InvalidRequest("give --measure or --curve, not both")
-    exchanges = read_traffic(traffic, limit)
     cost = CostModel(parse_curve(curve)) if curve is not None else None
+    foreseen = None
     with console.progress() as shown:
-        files = Resolver(progress=shown).resolve(model)
+        resolver = Resolver(progress=shown)
+        files = resolver.resolve(model)
         if measure:
             from outrider.api import measured_cost
 
             cost = measured_cost(files)
         tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
-        answers = answers_of(exchanges, tokenizer, files.manifest.eos_ids)
-        found = replay(answers, cost, lambda done, total: shown("answers", done, total))
+        if generate:
+            asked = read_prompts(traffic)[:limit]
+            answers = answers_to(model, asked, max_tokens, lambda done, total: shown("generate", done, total))
+        else:
+            answers = answers_of(read_traffic(traffic, limit), tokenizer, files.manifest.eos_ids)
+        if look or draft:
+            target, drafts = load(files, tokenizer, [resolver.resolve_draft(name) for name in draft or []])
+            foreseen = foresee(answers, target, drafts, lambda done, total: shown("look", done, total))
+        found = replay(answers, cost, lambda done, total: shown("answers", done, total), foreseen=foreseen)
     console.out.print(console.assessment_table(found))
     for group in found.categories if len(found.categories) > 1 else ():
         console.out.print(f"{group.name}: [bold]{group.verdict}[/]: {group.reason}")

@@ -70,6 +70,20 @@ class Walk:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What looking at the answers with the model and drafts showed; see `evaluate.foresee`."""
+
+    entropy_nats: Sequence[float]
+    """Mean entropy of the model over each answer's tokens."""
+    top_share: Sequence[float]
+    """Share of each answer's tokens that the model itself finds likeliest."""
+    walks: dict[str, list[Walk]]
+    """By draft."""
+    seconds: dict[str, float]
+    """That a token of each draft takes."""
+
+
 class WindowResult(BaseModel):
     """One window over the answers of a group."""
 
@@ -109,6 +123,10 @@ class Group(BaseModel):
     reason: str
     more_answers: int
     """Answers like these that would make an unclear verdict firm; 0 where it is."""
+    entropy_nats: float | None = None
+    """Mean entropy of the model over the answers' tokens, where it was asked."""
+    top_share: float | None = None
+    """Share of the answers' tokens that the model itself finds likeliest."""
 
 
 class Assessment(BaseModel):
@@ -169,6 +187,7 @@ def assess(
     cost: CostModel | None = None,
     watch: Callable[[int, int], None] | None = None,
     *,
+    foreseen: Foreseen | None = None,
     seed: int = 0,
 ) -> Assessment:
     """Replay answers, in the order of time, through lookup, suffix (cold and warm) and predictions where there are any.
@@ -177,6 +196,7 @@ def assess(
         answers: logged traffic.
         cost: what passes cost; without it the verdict goes by acceptance.
         watch: told how many are done.
+        foreseen: what the model and drafts showed of the same answers.
         seed: of the bootstrap.
     """
     proposers: dict[str, Proposer] = {
@@ -192,10 +212,12 @@ def assess(
             walks[name].append(walk(proposer, answer, f"a{number}"))
         if watch is not None:
             watch(number + 1, len(answers))
+    if foreseen is not None:
+        walks |= foreseen.walks
     names = list(dict.fromkeys(answer.category for answer in answers))
     everything = range(len(answers))
     groups = [
-        _group(name, answers, walks, [i for i in everything if answers[i].category == name], cost, seed)
+        _group(name, answers, walks, [i for i in everything if answers[i].category == name], cost, seed, foreseen)
         for name in names
     ]
     curve = None
@@ -205,7 +227,7 @@ def assess(
     return Assessment(
         answers=len(answers),
         cost_curve=curve,
-        overall=_group("all", answers, walks, everything, cost, seed),
+        overall=_group("all", answers, walks, everything, cost, seed, foreseen),
         categories=groups,
     )
 
@@ -217,9 +239,14 @@ def _group(
     chosen: Iterable[int],
     cost: CostModel | None,
     seed: int,
+    foreseen: Foreseen | None,
 ) -> Group:
     indexes = list(chosen)
-    results = [_proposer(source, [own[i] for i in indexes], cost, seed) for source, own in walks.items()]
+    drafting = foreseen.seconds if foreseen is not None else {}
+    results = [
+        _proposer(source, [own[i] for i in indexes], cost, seed, drafting.get(source, 0.0))
+        for source, own in walks.items()
+    ]
     verdict, reason, more = _verdict(results, len(indexes), cost is not None)
     return Group(
         name=name,
@@ -229,11 +256,17 @@ def _group(
         verdict=verdict,
         reason=reason,
         more_answers=more,
+        entropy_nats=_mean(foreseen.entropy_nats, indexes) if foreseen is not None else None,
+        top_share=_mean(foreseen.top_share, indexes) if foreseen is not None else None,
     )
 
 
-def _proposer(name: str, walks: Sequence[Walk], cost: CostModel | None, seed: int) -> ProposerResult:
-    windows = [_window(walks, window, cost, seed) for window in WINDOWS]
+def _mean(values: Sequence[float], chosen: Sequence[int]) -> float:
+    return sum(values[i] for i in chosen) / max(1, len(chosen))
+
+
+def _proposer(name: str, walks: Sequence[Walk], cost: CostModel | None, seed: int, drafting: float) -> ProposerResult:
+    windows = [_window(walks, window, cost, seed, drafting) for window in WINDOWS]
     reached = [sum(d > p and r >= p for w in walks for d, r in zip(w.drafted, w.right, strict=True)) for p in range(12)]
     held = [sum(r > p for w in walks for r in w.right) for p in range(12)]
     best = 0
@@ -252,7 +285,7 @@ def _proposer(name: str, walks: Sequence[Walk], cost: CostModel | None, seed: in
     )
 
 
-def _window(walks: Sequence[Walk], window: int, cost: CostModel | None, seed: int) -> WindowResult:
+def _window(walks: Sequence[Walk], window: int, cost: CostModel | None, seed: int, drafting: float) -> WindowResult:
     steps = np.array([walk.steps(window) for walk in walks], float).reshape(-1, 3)
     tokens = np.array([len(walk.right) for walk in walks], float)
     passes, drafted, accepted = steps.T
@@ -261,7 +294,7 @@ def _window(walks: Sequence[Walk], window: int, cost: CostModel | None, seed: in
     speed: tuple[float | None, float | None, float | None] = (None, None, None)
     if cost is not None:
         known = {width: cost.seconds(Load(width, 0, 1)) for width in range(1, window + 2)}
-        seconds = np.array([sum(known[width] for width in walk.widths(window)) for walk in walks])
+        seconds = np.array([sum(known[w] + drafting * (w - 1) for w in walk.widths(window)) for walk in walks])
         speed = _ratio(tokens * known[1], seconds, draws)
     return WindowResult(
         window=window,

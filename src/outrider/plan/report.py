@@ -49,7 +49,10 @@ def _windows(group: Group) -> str:
             if known:
                 cells.append(f"{window.speedup:.2f}x ({window.speedup_low:.2f} to {window.speedup_high:.2f})")
             rows.append(cells)
-    return table(f"{group.answers} answers, {group.tokens} tokens", heads, rows)
+    caption = f"{group.answers} answers, {group.tokens} tokens"
+    if group.entropy_nats is not None and group.top_share is not None:
+        caption += f"; entropy {group.entropy_nats:.2f} nats a token, {group.top_share:.0%} the model's likeliest"
+    return table(caption, heads, rows)
 
 
 def _curves(group: Group) -> str:

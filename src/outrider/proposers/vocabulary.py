@@ -53,6 +53,13 @@ class VocabularyMap:
         sure = min(1.0, 1.0 / float(np.exp(scores - scores[place]).sum()))
         return place if self._table is None else int(self._table[place]), sure
 
+    def token(self, own: int) -> int:
+        """The target's id of one of the draft's tokens; -1 where the target does not have it."""
+        if self._table is None:
+            return own if own < self.target_size else -1
+        place = int(np.searchsorted(self._from, own))
+        return int(self._table[place]) if place < len(self._from) and self._from[place] == own else -1
+
     def to_draft(self, tokens: Sequence[int]) -> list[int]:
         """The draft's ids of the target's tokens."""
         if self._table is None:
