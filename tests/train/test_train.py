@@ -18,9 +18,9 @@ from outrider.proposers import DraftHead
 from outrider.proposers.vocabulary import VocabularyMap
 from outrider.runners.head import OpenVINOHead, write_head
 from outrider.testing import ByteCodec, ScriptedRunner
-from outrider.train.collect import Answer, Shards
+from outrider.train.collect import Answer, Collector, Shards
 from outrider.train.head import Batch, Head, HeadShape, hits, loss_of, summary
-from outrider.train.run import Target, Training, TrainSettings, choose_vocabulary
+from outrider.train.run import ALIKE, Target, Training, TrainSettings, choose_vocabulary, moved, thin
 from support import Harness
 
 V, D = 48, 16
@@ -121,7 +121,7 @@ def test_it_beats_the_untrained_head(trained: Path) -> None:
     measured = json.loads((trained / "work" / "state.json").read_text())["measured"]
     card = read_head(trained).card
     assert card.tokens_per_pass > measured[0] + 0.4
-    assert card.tokens_per_pass == pytest.approx(1 + np.cumprod(card.acceptance).sum(), abs=1e-3)
+    assert card.tokens_per_pass == pytest.approx(1 + np.cumprod(card.acceptance).sum(), abs=2e-3)
     assert card.positions > 400
     assert (card.target, card.steps, card.points, card.width) == ("toy", 3, (0,), D)
 
@@ -193,8 +193,10 @@ def test_the_loss_of_the_target_itself_is_nothing() -> None:
 
 
 def test_acceptance_is_of_those_that_got_so_far() -> None:
-    right = np.array([[True, True], [True, False], [False, True], [False, True]])
-    assert summary(right) == ((0.5, 0.5), 1.75)
+    right = np.array([[True, True], [True, False], [False, True], [False, True], [True, False]])
+    # two tokens and the target's own from place 0, then the passes at 3 and 4; 1 and 2 are passed over
+    assert summary([right], 2) == ((2 / 3, 1 / 2), 6 / 3)
+    assert summary([], 2) == ((0.0, 0.0), 1.0)
 
 
 def test_the_vocabulary_is_what_was_said_most() -> None:
@@ -204,6 +206,70 @@ def test_the_vocabulary_is_what_was_said_most() -> None:
     vocabulary, known = choose_vocabulary([answer([5, 5, 3]), answer([9, 9, 3, 1])], 3, 12)
     assert vocabulary.tolist() == [3, 5, 9]
     assert known.tolist() == [3, 3, 3, 0, 3, 1, 3, 3, 3, 2, 3, 3]
+
+
+def test_what_begins_alike_is_thinned() -> None:
+    def answer(tokens: list[int]) -> Answer:
+        return Answer(np.array(tokens, np.int32), np.zeros((len(tokens), 2), np.float16), greedy=True, held_out=False)
+
+    same = [answer([1, 2, 3, 4, 5, 6, i]) for i in range(ALIKE + 5)]
+    other = [answer([9, 2, 3, 4, 5, 6, i]) for i in range(3)]
+    kept = thin([*same, *other])
+    assert len(kept) == ALIKE + 3
+    assert kept[:ALIKE] == same[:ALIKE]
+
+
+def test_weights_move_to_another_vocabulary_row_by_row() -> None:
+    before, after = np.array([2, 5, 9]), np.array([5, 7, 9, 11])
+    torch.manual_seed(1)
+    old = Head(HeadShape(2, D, 8, 3), EMBED[before], PROJECT[before]).state_dict()
+    fresh = Head(HeadShape(2, D, 8, 4), EMBED[after], PROJECT[after]).state_dict()
+    found = moved(old, before, fresh, after)
+    assert torch.equal(found["out.weight"][[0, 2]], old["out.weight"][[1, 2]])
+    assert torch.equal(found["out.weight"][[1, 3]], fresh["out.weight"][[1, 3]])
+    assert torch.equal(found["embed.weight"][-1], old["embed.weight"][-1])
+    assert torch.equal(found["mix.weight"], old["mix.weight"])
+    assert found["embed.weight"].shape == (5, D)
+
+
+def test_questions_begin_as_people_begin_them(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def ask(text: str) -> list[int]:
+        asked.append(text)
+        return [2, *text.encode()[:8]]
+
+    runner = ScriptedRunner(  # says the end after five tokens, whatever came
+        lambda tokens: np.eye(V, dtype=np.float32)[0 if len(tokens) >= 6 else 5] * 20,
+        vocabulary=V, context_length=512, num_blocks=512, block_size=8, states=states,
+    )  # fmt: skip
+    shards = Shards(tmp_path)
+    collector = Collector(
+        runner,
+        ByteCodec(),
+        eos_ids=(0,),
+        opening=[1],
+        openers=[(33,), (35, 36)],
+        ask=ask,
+        shards=shards,
+        parts=2,
+        batch=4,
+    )
+    collector.run(10**6, lambda _: len(asked) < 60)
+    opened = sum(text[0] in "!#" for text in asked)
+    assert 0.6 < opened / len(asked) < 0.95
+    assert any(text.startswith("#$") for text in asked)
+
+
+def test_a_longer_budget_goes_on_where_a_finished_run_ended(trained: Path) -> None:
+    """More minutes collect more and train on, though other tokens are now the most frequent ones."""
+    before = json.loads((trained / "work" / "state.json").read_text())
+    longer = SETTINGS.model_copy(update={"minutes": 13.0, "positions": 6000})
+    Training(target(), trained, longer, resume=True, clock=Ticks(1.0)).run()
+    after = json.loads((trained / "work" / "state.json").read_text())
+    assert after["step"] > before["step"]
+    assert after["collected"] > before["collected"]
+    assert read_head(trained).card.minutes > 10
 
 
 def test_shards_come_back_as_they_were(tmp_path: Path) -> None:

@@ -741,13 +741,14 @@ def assess(
 @app.command()
 def demo(
     model: Model = DEFAULT_MODEL,
+    draft: DraftName = None,
     max_tokens: Annotated[int, typer.Option(help="Tokens of each answer.", min=16)] = 128,
 ) -> None:
     """Three prompts with and without speculation, side by side and live, then a table."""
     from outrider import console
     from outrider.demo import run_demo
 
-    with _engine(model, None, "f16", None, prefix_caching=False, store_tokens=0) as engine:
+    with _engine(model, None, "f16", None, draft=draft, prefix_caching=False, store_tokens=0) as engine:
         run_demo(engine, console.out, max_tokens)
 
 

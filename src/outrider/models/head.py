@@ -45,9 +45,9 @@ class HeadCard(BaseModel):
     device: str
     seed: int
     acceptance: tuple[float, ...]
-    """Share of greedy held-out positions where draft token i is right, given that those before it were."""
+    """Of greedy held-out answers, served in windows of `steps`: acceptance of draft token i given those before it."""
     tokens_per_pass: float
-    """Of a window of `steps` on those positions."""
+    """Of the same."""
     command: str
     licence: str
 

@@ -33,6 +33,24 @@ GREEDY_SHARE = 0.7
 """Share of answers at temperature 0; the others are sampled at 0.8."""
 HELD_OUT = 10
 """One conversation of so many is never trained on."""
+OPENED_SHARE = 0.8
+"""Share of the model's own questions that are given their first words. Left alone, a small model asks much the same
+again and again, and answers it with much the same excuse."""
+OPENERS = (
+    "Write a", "Write a short story about", "Write an essay about", "Write a Python function that", "Write an email to",
+    "Write a poem about", "Write a blog post about", "Explain", "Explain why", "Explain how", "Describe",
+    "What is", "What are the main", "What is the difference between", "What happens when", "What would happen if",
+    "What are some tips for", "How do I", "How does", "How can I", "How many", "How would you", "Why do", "Why is",
+    "Who was", "When did", "Where is", "Which", "Can you", "Could you", "Compose a", "Create a", "Design a", "Draft a",
+    "Imagine that you are", "Pretend to be", "Suppose that", "Act as a", "You are a", "Give me a list of",
+    "Give an example of", "Give a brief overview of", "List the", "List five", "Compare", "Discuss", "Analyze",
+    "Evaluate", "Summarize the following text:", "Rewrite the following", "Translate the following sentence into",
+    "Edit the following paragraph", "Extract the", "Classify the following", "Identify the", "Calculate", "Solve",
+    "Find the", "Prove that", "A train", "If a", "Given a list of", "Given the following", "Implement", "Fix the",
+    "Tell me about", "Tell me a", "Suggest", "Plan a", "Help me", "I need", "I want to", "I have a", "My friend",
+    "Let's", "Please", "In a", "There are", "The following", "Based on", "Develop a", "Outline", "Argue for",
+)  # fmt: skip
+"""First words of questions that people ask."""
 LEAST_POSITIONS = 8
 """Shorter answers teach nothing over several steps."""
 
@@ -166,6 +184,7 @@ class Collector:
         codec: its tokens' bytes.
         eos_ids: tokens that end a turn.
         opening: tokens that a user's turn follows.
+        openers: first words of questions, as tokens.
         ask: turns a user's turn into the tokens of a prompt.
         shards: where answers go.
         parts: hidden states side by side in one of the runner's states.
@@ -181,6 +200,7 @@ class Collector:
         *,
         eos_ids: tuple[int, ...],
         opening: Sequence[int],
+        openers: Sequence[Sequence[int]] = (),
         ask: Callable[[str], list[int]],
         shards: Shards,
         parts: int,
@@ -191,6 +211,7 @@ class Collector:
         self._codec = codec
         self._eos = frozenset(eos_ids)
         self._opening = tuple(opening)
+        self._openers = [tuple(opener) for opener in openers]
         self._ask = ask
         self._shards = shards
         self._traffic = iter(traffic)
@@ -234,7 +255,10 @@ class Collector:
 
     def _question(self) -> None:
         params = SamplingParams(temperature=1.0, top_p=0.98, max_tokens=ASK_TOKENS, seed=self._random.getrandbits(63))
-        said: list[int] = []
+        first: tuple[int, ...] = ()
+        if self._openers and self._random.random() < OPENED_SHARE:
+            first = self._random.choice(self._openers)
+        said = list(first)
 
         def sink(chunk: Chunk) -> None:
             said.extend(token.id for token in chunk.tokens)
@@ -244,7 +268,7 @@ class Collector:
                 if chunk.finish_reason == "stop" and text:  # one that was cut off is no question
                     self._prompts.append(self._ask(text))
 
-        self._add(self._opening, params, _PLAIN, sink)
+        self._add(self._opening + first, params, _PLAIN, sink)
 
     def _answer(self, prompt: Sequence[int]) -> None:
         greedy = self._random.random() < GREEDY_SHARE

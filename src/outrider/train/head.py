@@ -11,6 +11,7 @@ A and B are gated layers. There is no attention and no KV cache: what the target
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -163,12 +164,32 @@ def hits(head: Head, batch: Batch, steps: int) -> NDArray[np.bool_]:
     return np.stack(found, 1)
 
 
-def summary(right: NDArray[np.bool_]) -> tuple[tuple[float, ...], float]:
-    """Acceptance by position given those before it, and tokens per pass, of hits of shape [positions, steps]."""
-    reached = np.cumprod(right, 1).mean(0) if len(right) else np.zeros(right.shape[1])
-    before = np.concatenate(([1.0], reached[:-1]))
-    acceptance = tuple(float(r / b) if b else 0.0 for r, b in zip(reached, before, strict=True))
-    return acceptance, 1.0 + float(reached.sum())
+def summary(answers: Sequence[NDArray[np.bool_]], steps: int) -> tuple[tuple[float, ...], float]:
+    """What serving these answers would have had accepted in a window of all steps.
+
+    A pass starts where the one before it ended, which is where the head was wrong: such places are harder than the
+    mean, and only they count.
+
+    Args:
+        answers: hits of each, shape [positions, steps].
+        steps: tokens drafted in a row.
+
+    Returns:
+        Acceptance of each token of the window given those before it, and tokens per pass.
+    """
+    passes = emitted = 0
+    reached = np.zeros(steps + 1)
+    for right in answers:
+        runs = np.cumprod(right, 1).sum(1)
+        place = 0
+        while place < len(runs):
+            accepted = int(runs[place])
+            passes += 1
+            emitted += accepted + 1
+            reached[: accepted + 1] += 1
+            place += accepted + 1
+    acceptance = tuple(float(b / a) if a else 0.0 for a, b in itertools.pairwise(reached))
+    return acceptance, emitted / passes if passes else 1.0
 
 
 def to_batch(rows: Sequence[tuple[Any, Any]], device: str) -> Batch:

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -24,8 +24,9 @@ from outrider.runners.head import write_head
 from outrider.train.collect import Answer, Collector, Shards
 from outrider.train.head import Head, HeadShape, hits, loss_of, summary, to_batch
 
-COLLECT_SHARE = 0.35
-"""Share of the budget that collecting may take."""
+ALIKE = 12
+"""Answers that may begin with the same words; more of them teach the same again."""
+ALIKE_TOKENS = 6
 LOOK = 40
 """Held-out answers that progress is measured on while training."""
 WORK = "work"
@@ -42,6 +43,8 @@ class TrainSettings(BaseModel):
     """Budget, collecting included."""
     positions: int = 400_000
     """Positions of the target's answers to collect at most."""
+    collect_share: float = 0.35
+    """Share of the budget that collecting may take."""
     tokens: int = 8192
     """Tokens that the head can say at most: the most frequent ones."""
     inner: int = 1024
@@ -80,6 +83,8 @@ class Target:
     points: tuple[int, ...]
     embeddings: NDArray[np.float32]
     projection: NDArray[np.float32]
+    openers: Sequence[Sequence[int]] = ()
+    """First words of questions, as tokens."""
     licence: str = "as the target's"
 
 
@@ -135,11 +140,13 @@ class Training:
         self._command = command
         self._clock = clock
         self._work = directory / WORK
+        self._vocabulary: NDArray[np.int64] = np.zeros(0, np.int64)
         if self._work.exists() and not resume:
             raise InvalidRequest(f"{self._work} holds unfinished work; go on with --resume, or delete it")
         self._work.mkdir(parents=True, exist_ok=True)
         kept = self._work / "settings.json"
-        now = settings.model_dump(exclude={"minutes", "device", "checkpoint_seconds"})
+        # what a longer run changes may change
+        now = settings.model_dump(exclude={"minutes", "device", "checkpoint_seconds", "collect_share", "positions"})
         if kept.exists() and json.loads(kept.read_text()) != now:
             raise InvalidRequest(f"{self._work} was begun with other settings ({kept}); give those, or delete it")
         kept.write_text(json.dumps(now))
@@ -153,11 +160,12 @@ class Training:
     def run(self) -> HeadCard:
         """Collect, train, export; returns the card."""
         shards = self.collect()
-        answers = list(shards.read())
+        answers = thin(list(shards.read()))
         if not any(answer.held_out for answer in answers):
             raise ModelError("too little was collected to hold a tenth out; give it more minutes")
         vocabulary, known = choose_vocabulary(answers, self.settings.tokens, len(self.target.embeddings))
         head = self._head(vocabulary)
+        self._vocabulary = vocabulary
         learned = [row for answer in answers if not answer.held_out if (row := _numbered(answer, known)) is not None]
         unseen = [
             row
@@ -173,8 +181,8 @@ class Training:
         """Let the target talk until there is enough or the share of the budget is spent."""
         settings = self.settings
         shards = Shards(self._work / "shards")
-        budget = settings.minutes * 60 * COLLECT_SHARE
-        if self._state.step or self._state.collected >= budget or shards.positions >= settings.positions:
+        budget = settings.minutes * 60 * settings.collect_share
+        if self._state.collected >= budget or shards.positions >= settings.positions:
             return shards
         target = self.target
         collector = Collector(
@@ -182,6 +190,7 @@ class Training:
             target.codec,
             eos_ids=target.eos_ids,
             opening=target.opening,
+            openers=target.openers,
             ask=target.ask,
             shards=shards,
             parts=len(target.points) + 1,
@@ -221,9 +230,15 @@ class Training:
         best = {name: value.clone() for name, value in head.state_dict().items()}
         if path.exists():
             kept = torch.load(path, map_location=settings.device, weights_only=True)
-            head.load_state_dict(kept["head"])
-            optimiser.load_state_dict(kept["optimiser"])
-            best = kept["best"]
+            before_now = kept["vocabulary"].cpu().numpy()
+            if np.array_equal(before_now, self._vocabulary):
+                head.load_state_dict(kept["head"])
+                optimiser.load_state_dict(kept["optimiser"])
+                best = kept["best"]
+            else:  # more was collected, and other tokens are the most frequent ones
+                best = moved(kept["head"], before_now, head.state_dict(), self._vocabulary)
+                head.load_state_dict(best)
+                state.best, state.stale = 0.0, 0
         budget = max(1.0, settings.minutes * 60 - state.collected)
         wanted = torch.from_numpy(teacher).to(settings.device)
         length = settings.length + settings.steps
@@ -271,11 +286,17 @@ class Training:
         found = [
             hits(head, to_batch([row], self.settings.device), steps) for row in unseen[:most] if len(row[1]) > steps
         ]
-        return summary(np.concatenate(found) if found else np.zeros((0, steps), bool))
+        return summary(found, steps)
 
     def _checkpoint(self, head: Head, optimiser: torch.optim.Optimizer, best: dict[str, torch.Tensor]) -> None:
         partial = self._work / f"{CHECKPOINT}.partial"
-        torch.save({"head": head.state_dict(), "optimiser": optimiser.state_dict(), "best": best}, partial)
+        kept = {
+            "head": head.state_dict(),
+            "optimiser": optimiser.state_dict(),
+            "best": best,
+            "vocabulary": torch.from_numpy(self._vocabulary),
+        }
+        torch.save(kept, partial)
         os.replace(partial, self._work / CHECKPOINT)
         self._keep_state()
 
@@ -326,6 +347,44 @@ class Training:
 
 _Row = tuple[NDArray[np.float16], NDArray[np.int64]]
 """States and the head's numbers of the tokens of one answer."""
+
+
+def thin(answers: Sequence[Answer]) -> list[Answer]:
+    """Leave out what begins as many answers before it began; a model left alone says some things far too often."""
+    seen: dict[tuple[int, ...], int] = {}
+    kept = []
+    for answer in answers:
+        start = tuple(answer.tokens[:ALIKE_TOKENS].tolist())
+        seen[start] = seen.get(start, 0) + 1
+        if seen[start] <= ALIKE:
+            kept.append(answer)
+    return kept
+
+
+def moved(
+    weights: Mapping[str, torch.Tensor],
+    before: NDArray[np.int64],
+    fresh: Mapping[str, torch.Tensor],
+    after: NDArray[np.int64],
+) -> dict[str, torch.Tensor]:
+    """A head's weights for another vocabulary: rows of tokens that stay are kept, those of others are fresh.
+
+    Args:
+        weights: trained.
+        before: their vocabulary, in rising order.
+        fresh: weights of an untrained head of the other vocabulary.
+        after: that vocabulary, in rising order.
+    """
+    found = {name: value.clone() for name, value in fresh.items()}
+    _, old, new = np.intersect1d(before, after, return_indices=True)
+    for name, value in weights.items():
+        if name in ("embed.weight", "out.weight"):
+            found[name][torch.from_numpy(new)] = value[torch.from_numpy(old)]
+            if name == "embed.weight":  # the row of every other token
+                found[name][-1] = value[-1]
+        else:
+            found[name] = value.clone()
+    return found
 
 
 def choose_vocabulary(answers: Sequence[Answer], most: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

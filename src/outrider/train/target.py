@@ -5,6 +5,7 @@ from __future__ import annotations
 from outrider.errors import ModelError
 from outrider.models import Message, ModelFiles, Tokenizer
 from outrider.runners.openvino import OpenVINORunner, matrices, residual_stream_length
+from outrider.train.collect import OPENERS
 from outrider.train.run import Target
 
 DEPTHS = (8 / 30, 18 / 30)
@@ -43,6 +44,7 @@ def load_target(files: ModelFiles, *, threads: int | None = None) -> Target:
         codec=tokenizer,
         eos_ids=files.manifest.eos_ids,
         opening=chat_opening(tokenizer) if chats else list(files.manifest.eos_ids[:1]),
+        openers=[tokenizer.encode(opener, special=False) for opener in OPENERS],
         ask=(lambda text: tokenizer.chat([Message(role="user", content=text)])) if chats else tokenizer.encode,
         points=points,
         embeddings=embeddings,
