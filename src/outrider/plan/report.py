@@ -128,7 +128,7 @@ def plan_html(found: CapacityPlan, simulated: dict[str, Simulated], title: str) 
             ["batch", "window"],
             [[f"{low} to {high}" if high > low else str(low), str(window)] for low, high, window in found.schedule],
         ),
-        f"<p>{escape(found.why_negative)}.</p>" if found.why_negative else "",
+        f"<p>No window pays {escape(found.why_negative)}.</p>" if found.why_negative else "",
         "</section>",
     ]
     if simulated:
