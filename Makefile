@@ -36,7 +36,8 @@ setup: $(VENV)/.dev
 
 demo: $(VENV)/.run
 	$(BIN)/outrider pull smollm2-135m
-	$(BIN)/outrider demo
+	$(BIN)/outrider pull smollm2-135m-draft
+	$(BIN)/outrider demo --draft smollm2-135m-draft
 
 test: $(VENV)/.dev
 	$(BIN)/outrider pull smollm2-135m
@@ -69,6 +70,11 @@ bench: $(VENV)/.run
 		--max-tokens 64 --repeat 5 --modes off,auto --json benchmarks/results/spec_bench_q4.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/repeated.py --prompts $(PROMPTS) --json benchmarks/results/repeated.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/hindsight.py --prompts $(PROMPTS) --json benchmarks/results/hindsight.json
+	env -u OPENBLAS_CORETYPE $(BIN)/outrider draft eval --target smollm2-135m --draft smollm2-135m-draft \
+		--prompts $(PROMPTS) --per-category 1 --json benchmarks/results/draft_eval.json
+	env -u OPENBLAS_CORETYPE $(BIN)/outrider bench --draft smollm2-135m-draft --prompts $(PROMPTS) --per-category 1 \
+		--max-tokens 64 --repeat 5 --modes off,auto --json benchmarks/results/spec_bench_draft.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/grid.py --prompts $(PROMPTS) --json benchmarks/results/grid.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/verify_cost.py --json benchmarks/results/verify_cost.json
 
 soak: $(VENV)/.dev

@@ -48,7 +48,10 @@ class VocabularyMap:
 
     def best(self, row: NDArray[np.float32]) -> tuple[int, float]:
         """The target's id of the draft's most likely token, and its probability among those that both have."""
-        scores = row[: self.target_size] if self._table is None else row[self._from]
+        if self._table is None:
+            scores = row[: self.target_size]
+        else:
+            scores = row if len(self._from) == len(row) else row[self._from]  # a head's tokens are all the target's
         place = int(scores.argmax())
         sure = min(1.0, 1.0 / float(np.exp(scores - scores[place]).sum()))
         return place if self._table is None else int(self._table[place]), sure
