@@ -186,6 +186,21 @@ def test_a_dead_engine_ends_the_server_unless_told_to_stay(engine: Engine, polic
             assert urlsplit(running.url).port == running.port
 
 
+def test_a_drafts_memory_is_in_the_metrics(engine: Engine) -> None:
+    from outrider.draft import DraftReport
+    from outrider.server.metrics import Metrics
+
+    class Drafted(Dead):
+        draft = DraftReport("d", "model", "same vocabulary", 7.0, 0.2, 0.3, 1000, 2000, 10, 3)
+
+    from prometheus_client import generate_latest
+
+    text = generate_latest(Metrics(Drafted(engine)).registry).decode()  # type: ignore[arg-type]
+    assert 'outrider_draft_bytes{what="weights"} 1000.0' in text
+    assert 'outrider_draft_bytes{what="kv"} 2000.0' in text
+    assert "outrider_sequences_lost 3.0" in text
+
+
 def test_a_schema_asked_for_twice_is_compiled_once(engine: Engine) -> None:
     from outrider.params import Grammar
 

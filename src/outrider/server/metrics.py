@@ -91,8 +91,22 @@ class _EngineCollector(Collector):
             ("outrider_kv_blocks", "Blocks there are.", gauges.kv_blocks),
         ):
             yield GaugeMetricFamily(name, text, value=number)
+        yield from self._draft()
         yield from self._proposers()
         yield from self._control()
+
+    def _draft(self) -> Iterator[Metric]:
+        """What the draft takes of the memory, and the batch that is lost to it."""
+        draft = self._engine.draft
+        if draft is None:
+            return
+        memory = GaugeMetricFamily("outrider_draft_bytes", "Memory of the draft.", labels=("what",))
+        memory.add_metric(("weights",), draft.weights_bytes)
+        memory.add_metric(("kv",), draft.kv_bytes)
+        yield memory
+        yield GaugeMetricFamily(
+            "outrider_sequences_lost", "Sequences of 1,024 tokens that the draft's memory costs.", draft.sequences_lost
+        )
 
     def _proposers(self) -> Iterator[Metric]:
         accepted = CounterMetricFamily(
