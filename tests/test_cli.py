@@ -37,7 +37,7 @@ def loaded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 def outrider(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """The real command in a process of its own."""
     return subprocess.run(
-        [sys.executable, "-m", "outrider.cli", *args],
+        [sys.executable, "-m", "outrider", *args],
         capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL,
         env={**os.environ, **environment},
     )  # fmt: skip

@@ -764,7 +764,3 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(141)
-
-
-if __name__ == "__main__":
-    main()
