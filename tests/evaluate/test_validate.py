@@ -16,6 +16,7 @@ from outrider.engine import Completion, EngineConfig, EngineCore, Request, core,
 from outrider.evaluate.validate import Validation, chi2_tail, validate
 from outrider.params import SamplingParams, Speculation
 from outrider.proposers import Draft, DraftModel, VocabularyMap
+from outrider.proposers.choosing import Drafting
 from outrider.runners import Logits
 from outrider.testing import ByteCodec, ScriptedRunner
 from outrider.testing.runner import hashed_logits
@@ -159,16 +160,16 @@ def residual_wrong(patch: Patch) -> None:
 
 def draft_untempered(patch: Patch) -> None:
     """The draft's distribution is reported without the temperature that it was drawn with."""
-    sampled = DraftModel._sampled
+    sampled = Drafting._sampled
 
-    def wrong(each: Any, sampler: Sampler, scores: Any) -> tuple[int, float]:
+    def wrong(each: Drafting, sampler: Sampler, scores: Any) -> tuple[int, float]:
         token, sure = sampled(each, sampler, scores)
         if each.rows:
             weights = np.exp(scores - scores.max())
             each.rows[-1] = (weights / weights.sum()).astype(np.float32)
         return token, sure
 
-    patch.setattr(DraftModel, "_sampled", staticmethod(wrong))
+    patch.setattr(Drafting, "_sampled", wrong)
 
 
 def bonus_from_wrong_row(patch: Patch) -> None:
