@@ -142,7 +142,8 @@ class _Count:
             old, new = (getattr(each, name) if each is not None else [] for each in (before, after))
             mine = getattr(self, name) or [0] * window
             more = [n - o for n, o in zip_longest(new, old, fillvalue=0)]
-            setattr(self, name, [m + a for m, a in zip_longest(mine, more, fillvalue=0)])
+            # an engine that drafted further before has longer lists, whose ends did not change
+            setattr(self, name, [m + a for m, a in zip_longest(mine, more, fillvalue=0)][:window])
 
     def result(self) -> DraftResult:
         drafted = sum(self.drafted_at)
