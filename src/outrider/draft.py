@@ -209,6 +209,27 @@ class LoadedModel:
         self._runner.close()
 
 
+def fit_head(draft: HeadFiles, target: OpenVINORunner, name: str) -> VocabularyMap:
+    """How a head's tokens correspond to its target's.
+
+    Args:
+        draft: the head.
+        target: the runner that it drafts for, loaded with the states that the head's card names.
+        name: the target's.
+
+    Raises:
+        InvalidRequest: it was made for a target of another shape.
+    """
+    card, ids = draft.card, draft.vocabulary
+    wanted = (len(card.points) + 1) * card.width
+    if (card.target_vocabulary, wanted) != (target.info.vocabulary, target.state_width):
+        raise InvalidRequest(
+            f"draft head {card.name} was made for {card.target}, of {card.target_vocabulary} tokens and states of "
+            f"{wanted} numbers; {name} has {target.info.vocabulary} and {target.state_width}"
+        )
+    return VocabularyMap(ids.tolist(), card.target_vocabulary, len(ids), other=len(ids))
+
+
 class LoadedHead:
     """A draft head.
 
@@ -223,13 +244,8 @@ class LoadedHead:
     """
 
     def __init__(self, draft: HeadFiles, target: OpenVINORunner, name: str, threads: int | None) -> None:
+        self._vocabulary = fit_head(draft, target, name)
         card = draft.card
-        wanted = (len(card.points) + 1) * card.width
-        if (card.target_vocabulary, wanted) != (target.info.vocabulary, target.state_width):
-            raise InvalidRequest(
-                f"draft head {card.name} was made for {card.target}, of {card.target_vocabulary} tokens and states of "
-                f"{wanted} numbers; {name} has {target.info.vocabulary} and {target.state_width}"
-            )
         if card.target != name:
             log.warning(
                 "draft head %s was made for %s; how well it drafts for %s is to be seen", card.name, card.target, name
@@ -239,19 +255,13 @@ class LoadedHead:
 
     def proposer(self, goes_on: GoesOn) -> Proposer:
         """See `LoadedDraft`."""
-        return DraftHead(self._runner, self.vocabulary, goes_on)
-
-    @property
-    def vocabulary(self) -> VocabularyMap:
-        """How its tokens correspond to the target's."""
-        ids = self._files.vocabulary
-        return VocabularyMap(ids.tolist(), self._files.card.target_vocabulary, len(ids), other=len(ids))
+        return DraftHead(self._runner, self._vocabulary, goes_on)
 
     def report(self, cost: CostModel, target: OpenVINORunner, files: ModelFiles) -> DraftReport:
         """See `LoadedDraft`."""
         card = self._files.card
         line = f"says {len(self._files.vocabulary):,} of the target's {card.target_vocabulary:,} tokens"
-        seconds = head_seconds(self._runner, (len(card.points) + 1) * card.width)
+        seconds = head_seconds(self._runner, target.state_width)
         return report(cost, target, files, self._files, seconds=seconds, kv_bytes=0, line=line)
 
     def close(self) -> None:

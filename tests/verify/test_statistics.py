@@ -113,7 +113,7 @@ def test_block_accepts_at_least_as_many_as_rejection(kind: str) -> None:
     """On average: for point drafts the two are equal in expectation, for drawn drafts block is ahead."""
     rng = np.random.default_rng(7)
     ahead = []
-    for seed in range(20_000):
+    for seed in range(40_000):
         draft = propose(kind, 0, rng)
         accepted = {}
         for way in ("rejection", "block"):

@@ -14,6 +14,7 @@ from outrider import __version__
 from outrider.cli import draft as draft_commands
 from outrider.cli.claims import claims as claims_command
 from outrider.cli.compare import compare as compare_command
+from outrider.cli.output import write
 from outrider.cli.plan import plan as plan_command
 from outrider.cli.tune import tune as tune_command
 from outrider.cli.validate import validate as validate_command
@@ -425,11 +426,7 @@ def bench(
     for mode, different in report.different.items():
         for prompt_id, verdict in different.items():
             console.out.print(f"{mode}: prompt {prompt_id} differs from {chosen[0]}: {verdict}")
-    if json_file is not None:
-        try:
-            json_file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise InvalidRequest(f"cannot write {json_file}: {error}") from None
+    write(json_file, report.model_dump_json(indent=2) + "\n")
 
 
 @app.command()
@@ -731,11 +728,7 @@ def assess(
         (json_file, found.model_dump_json(indent=2)),
         (html_file, html(found, f"{traffic.name}, {model}")),
     ):
-        if path is not None:
-            try:
-                path.write_text(text + "\n", encoding="utf-8")
-            except OSError as error:
-                raise InvalidRequest(f"cannot write {path}: {error}") from None
+        write(path, text + "\n")
 
 
 @app.command()

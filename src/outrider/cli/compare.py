@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.output import write
 from outrider.errors import InvalidRequest
 
 
@@ -84,5 +85,4 @@ def compare(
             watch=lambda done, total: shown("answers", done, total),
         )
     console.out.print(console.comparison_table(found))
-    if json_file is not None:
-        json_file.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write(json_file, found.model_dump_json(indent=2) + "\n")

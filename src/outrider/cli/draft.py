@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.cli.output import write
 from outrider.errors import InvalidRequest
 
 app = typer.Typer(help="Make a draft for a model out of the model itself, and measure drafts.", no_args_is_help=True)
@@ -100,8 +101,7 @@ def evaluate(
     ):
         found = evaluate_draft(engine, asked, window, params, lambda done, total: progress("prompts", done, total))
     console.out.print(console.draft_table(found))
-    if json_file is not None:
-        json_file.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write(json_file, found.model_dump_json(indent=2) + "\n")
 
 
 @app.command()
@@ -129,5 +129,4 @@ def overlap(
     )
     for prompt, piece in list(found.copies.items())[:20]:
         console.out.print(f"  prompt {prompt}: {piece!r}", markup=False)
-    if json_file is not None:
-        json_file.write_text(found.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    write(json_file, found.model_dump_json(indent=2) + "\n")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.output import write
 from outrider.errors import InvalidRequest
 
 
@@ -158,8 +159,4 @@ def plan(
         (json_file, json.dumps(written, indent=2) + "\n"),
         (html_file, plan_html(found, simulated, title)),
     ):
-        if path is not None:
-            try:
-                path.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise InvalidRequest(f"cannot write {path}: {error.strerror}") from None
+        write(path, text)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.output import write
 from outrider.errors import InvalidRequest
 
 
@@ -58,8 +59,4 @@ def tune(
         )
     console.out.print(console.tuning_table(found))
     for path, text in ((out, found.toml()), (json_file, found.model_dump_json(indent=2) + "\n")):
-        if path is not None:
-            try:
-                path.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise InvalidRequest(f"cannot write {path}: {error.strerror}") from None
+        write(path, text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.output import write
 from outrider.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -83,11 +84,7 @@ def validate(
         (junit_file, found.junit()),
         (html_file, found.html(title)),
     ):
-        if path is not None:
-            try:
-                path.write_text(text, encoding="utf-8")
-            except OSError as error:
-                raise InvalidRequest(f"cannot write {path}: {error}") from None
+        write(path, text)
     if not found.passed:
         raise typer.Exit(1)
 

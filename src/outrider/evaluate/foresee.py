@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from outrider.api import Engine, chat
 from outrider.control import pass_seconds
-from outrider.draft import head_seconds, match
+from outrider.draft import fit_head, head_seconds, match
 from outrider.errors import InvalidRequest
 from outrider.evaluate.prompts import BenchPrompt
 from outrider.models import HeadFiles, ModelFiles, Tokenizer
@@ -217,13 +217,10 @@ def load(
     found: list[Draft] = []
     for draft in drafts:
         if isinstance(draft, HeadFiles):
-            ids = draft.vocabulary
+            vocabulary = fit_head(draft, target, files.manifest.name)
             networks = OpenVINOHead(draft.directory)
-            vocabulary = VocabularyMap(ids.tolist(), draft.card.target_vocabulary, len(ids), other=len(ids))
-            width = (len(draft.card.points) + 1) * draft.card.width
-            if (draft.card.target_vocabulary, width) != (target.info.vocabulary, target.state_width):
-                raise InvalidRequest(f"draft head {draft.card.name} was made for {draft.card.target}, of another shape")
-            found.append(HeadDraft(draft.card.name, networks, vocabulary, head_seconds(networks, width)))
+            seconds = head_seconds(networks, target.state_width)
+            found.append(HeadDraft(draft.card.name, networks, vocabulary, seconds))
         else:
             runner = OpenVINORunner(draft.directory, context_length=draft.manifest.context_length, kv_bytes=KV_BYTES)
             table, _ = match(target, tokenizer, runner, draft)

@@ -1,7 +1,7 @@
 """Accelerators and models as numbers: memory, bandwidth, peak rates, prices; layers, heads, weights.
 
-The figures are makers' data sheets (dense rates, without sparsity) and round on-demand prices of late 2025. Prices
-change weekly: give your own with a file.
+The figures were put down from memory of makers' data sheets (dense rates, without sparsity) with round on-demand
+prices, and the CPU rows are rough guesses. Check the row that you plan with, or give your own with a file.
 """
 
 from __future__ import annotations
