@@ -22,8 +22,11 @@ from typing import Any
 from outrider.evaluate.machine import provenance
 
 CLIENTS = (1, 4, 16)
+ANSWERS = {1: 13, 4: 26, 16: 52}
+"""Of one run: each prompt as often as any other, whatever the speed."""
 MODES = ("off", "auto")
 PACES = ("burst", "smooth")
+GAPS = ("token_gap_variation", "chunk_gap_variation")
 HERE = Path(__file__).parent
 
 
@@ -34,15 +37,15 @@ def free_port() -> int:
         return port
 
 
-def load(url: str, clients: int, seconds: int, **asked: str) -> dict[str, Any]:
+def load(url: str, clients: int, **asked: str) -> dict[str, Any]:
     """One run of locust; what its clients noted."""
     with tempfile.TemporaryDirectory() as directory:
         out = Path(directory) / "out.json"
-        environment = {**os.environ, "OUTRIDER_LOAD_OUT": str(out)}
+        environment = {**os.environ, "OUTRIDER_LOAD_OUT": str(out), "OUTRIDER_LOAD_ANSWERS": str(ANSWERS[clients])}
         environment |= {f"OUTRIDER_LOAD_{name.upper()}": value for name, value in asked.items()}
         subprocess.run(
             [sys.executable, "-m", "locust", "-f", str(HERE / "locustfile.py"), "--headless", "--host", url, "-u",
-             str(clients), "-r", str(clients), "-t", f"{seconds}s", "--stop-timeout", "60", "--only-summary"],
+             str(clients), "-r", str(clients), "-t", "300s", "--stop-timeout", "60", "--only-summary"],
             env=environment, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         found: dict[str, Any] = json.loads(out.read_text())
@@ -53,7 +56,7 @@ def load(url: str, clients: int, seconds: int, **asked: str) -> dict[str, Any]:
         # of each client's own seconds, so that a run's ragged end does not count
         "tok_s": clients * sum(a["tokens"] for a in answers) / max(1e-9, sum(a["seconds"] for a in answers)),
         "ttft_ms": 1e3 * statistics.median(a["ttft"] for a in answers),
-        "gap_variation": statistics.median(a["gap_variation"] for a in answers),
+        **{name: statistics.median(a[name] for a in answers) for name in GAPS},
     }
 
 
@@ -62,7 +65,6 @@ def main() -> None:
     parser.add_argument("--model", default="smollm2-135m")
     parser.add_argument("--draft")
     parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--seconds", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -81,12 +83,12 @@ def main() -> None:
                 time.sleep(0.2)
         asked = {"model": args.model, "prompts": str(args.prompts)}
         for mode in MODES:
-            load(url, 1, 5, mode=mode, pace="burst", **asked)
+            load(url, 1, mode=mode, pace="burst", **asked)
         result: dict[str, Any] = {
             "what": "clients of locust that ask again at once; ratios of medians over rounds, modes in turn",
             **provenance(),
             "draft": args.draft,
-            "seconds": args.seconds,
+            "answers": ANSWERS,
             "rounds": args.rounds,
             "clients": {},
         }
@@ -94,7 +96,7 @@ def main() -> None:
             runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
             for number in range(args.rounds):
                 for mode in MODES if number % 2 else MODES[::-1]:
-                    runs[mode].append(load(url, clients, args.seconds, mode=mode, pace="burst", **asked))
+                    runs[mode].append(load(url, clients, mode=mode, pace="burst", **asked))
             middle = {
                 mode: {name: statistics.median(run[name] for run in own) for name in ("tok_s", "ttft_ms")}
                 for mode, own in runs.items()
@@ -110,11 +112,12 @@ def main() -> None:
                 "failures": sum(run["failures"] for own in runs.values() for run in own),
             }
             print(clients, json.dumps(result["clients"][clients]), flush=True)
-        paces: dict[str, list[float]] = {pace: [] for pace in PACES}
+        gaps: dict[str, list[dict[str, Any]]] = {pace: [] for pace in PACES}
         for number in range(args.rounds):
             for pace in PACES if number % 2 else PACES[::-1]:
-                paces[pace].append(load(url, 1, args.seconds, mode="fixed:4", pace=pace, **asked)["gap_variation"])
-        result["gap_variation"] = {pace: round(statistics.median(values), 3) for pace, values in paces.items()}
+                gaps[pace].append(load(url, 1, mode="auto", pace=pace, **asked))
+        for name in GAPS:
+            result[name] = {pace: round(statistics.median(run[name] for run in gaps[pace]), 3) for pace in PACES}
     finally:
         server.terminate()
         server.wait(60)
