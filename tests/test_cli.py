@@ -15,6 +15,8 @@ from typer.testing import CliRunner
 
 from outrider import __version__, cli
 from outrider.api import Engine
+from outrider.cli import options
+from outrider.cli.options import parse_size
 from outrider.errors import InvalidRequest
 
 RUN = CliRunner()
@@ -29,7 +31,7 @@ def loaded(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         asked.update(settings, args=args)
         return nullcontext(engine)
 
-    monkeypatch.setattr(cli, "_engine", give)
+    monkeypatch.setattr(options, "open_engine", give)
     monkeypatch.setenv("COLUMNS", "200")
     return asked
 
@@ -90,13 +92,13 @@ def test_importing_the_package_is_light() -> None:
     ("text", "size"), [("1024", 1024), ("512M", 512 << 20), ("2GiB", 2 << 30), ("1.5g", 3 << 29), ("8kb", 8192)]
 )
 def test_sizes(text: str, size: int) -> None:
-    assert cli.parse_size(text) == size
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "-1", "0", "M", "1T", "inf"])
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(InvalidRequest, match="is not a size"):
-        cli.parse_size(text)
+        parse_size(text)
 
 
 def test_models_lists_what_can_be_pulled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_flags_count_before_the_environment_and_that_before_the_file(
         seen.update(settings)
         return SimpleNamespace(manifest=SimpleNamespace(name="toy"))
 
-    monkeypatch.setattr(cli, "_engine", engine)
+    monkeypatch.setattr(options, "open_engine", engine)
     monkeypatch.setattr(run, "serve", lambda engine, config: seen.update(config=config))
     (tmp_path / "o.toml").write_text('port = 1111\nmax_queue = 7\nspeculation = "threshold"\napi_key = ["a", "b"]\n')
     monkeypatch.setenv("OUTRIDER_PORT", "2222")

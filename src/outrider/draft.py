@@ -89,7 +89,20 @@ def share_memory(target: OpenVINORunner, draft: OpenVINORunner, kv_bytes: int) -
 def match(
     target: OpenVINORunner, target_tokenizer: Tokenizer, draft: OpenVINORunner, files: ModelFiles
 ) -> tuple[VocabularyMap, str]:
-    """See `match_vocabularies`."""
+    """How a draft model's tokens correspond to the target's; see `match_vocabularies`.
+
+    Raises:
+        InvalidRequest: too few are common, or the draft was made for a model of fewer tokens.
+    """
+    if files.manifest.drafts_for:
+        ids, size = files.table(), target.info.vocabulary
+        if len(ids) + 1 != draft.info.vocabulary or ids.max() >= size:
+            raise InvalidRequest(
+                f"{files.manifest.name} was made for {files.manifest.drafts_for}, of more than {ids.max()} tokens; "
+                f"the target has {size}"
+            )
+        table = VocabularyMap([*ids.tolist(), -1], size, draft.info.vocabulary, other=len(ids))
+        return table, f"says {len(ids):,} of the target's {size:,} tokens"
     tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
     return match_vocabularies(
         target_tokenizer.token_bytes, tokenizer.token_bytes, target.info.vocabulary, draft.info.vocabulary

@@ -18,9 +18,11 @@ from outrider.proposers import DraftHead
 from outrider.proposers.vocabulary import VocabularyMap
 from outrider.runners.head import OpenVINOHead, write_head
 from outrider.testing import ByteCodec, ScriptedRunner
+from outrider.train.base import ALIKE, Target, TrainSettings, choose_vocabulary, thin
 from outrider.train.collect import Answer, Collector, Shards
 from outrider.train.head import Batch, Head, HeadShape, hits, loss_of, summary
-from outrider.train.run import ALIKE, Target, Training, TrainSettings, choose_vocabulary, moved, thin
+from outrider.train.learn_head import moved
+from outrider.train.run import Training
 from support import Harness
 
 V, D = 48, 16
@@ -224,7 +226,7 @@ def test_weights_move_to_another_vocabulary_row_by_row() -> None:
     torch.manual_seed(1)
     old = Head(HeadShape(2, D, 8, 3), EMBED[before], PROJECT[before]).state_dict()
     fresh = Head(HeadShape(2, D, 8, 4), EMBED[after], PROJECT[after]).state_dict()
-    found = moved(old, before, fresh, after)
+    found = moved(dict(old), before, dict(fresh), after)
     assert torch.equal(found["out.weight"][[0, 2]], old["out.weight"][[1, 2]])
     assert torch.equal(found["out.weight"][[1, 3]], fresh["out.weight"][[1, 3]])
     assert torch.equal(found["embed.weight"][-1], old["embed.weight"][-1])
@@ -275,7 +277,13 @@ def test_a_longer_budget_goes_on_where_a_finished_run_ended(trained: Path) -> No
 def test_shards_come_back_as_they_were(tmp_path: Path) -> None:
     shards = Shards(tmp_path)
     answers = [
-        Answer(np.arange(n, dtype=np.int32), RNG.normal(size=(n, 4)).astype(np.float16), n % 2 == 0, n == 10)
+        Answer(
+            np.arange(n, dtype=np.int32),
+            RNG.normal(size=(n, 4)).astype(np.float16),
+            n % 2 == 0,
+            n == 10,
+            np.arange(100, 100 + 20 - n, dtype=np.int32),
+        )
         for n in (9, 10, 11)
     ]
     for answer in answers:
@@ -285,6 +293,7 @@ def test_shards_come_back_as_they_were(tmp_path: Path) -> None:
     assert again.positions == 30
     for one, other in zip(again.read(), answers, strict=True):
         assert one.tokens.tolist() == other.tokens.tolist()
+        assert one.prompt.tolist() == other.prompt.tolist()
         assert (one.states == other.states).all()
         assert (one.greedy, one.held_out) == (other.greedy, other.held_out)
 

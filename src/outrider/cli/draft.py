@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import shlex
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,10 +17,20 @@ from outrider.errors import InvalidRequest
 app = typer.Typer(help="Make a draft for a model out of the model itself, and measure drafts.", no_args_is_help=True)
 
 
+class DraftKind(StrEnum):
+    """What is trained."""
+
+    head = "head"
+    model = "model"
+
+
 @app.command()
 def train(
     target: Annotated[str, typer.Option("--target", "-t", help="The model to draft for; named as --model is.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Directory that gets the draft.", file_okay=False)],
+    kind: Annotated[
+        DraftKind, typer.Option(help="head: a small network on the target's hidden states; model: a pruned target.")
+    ] = DraftKind.head,
     traffic: Annotated[
         Path | None, typer.Option(help="Prompts of real traffic to mix in, as JSON lines.", dir_okay=False)
     ] = None,
@@ -34,7 +45,7 @@ def train(
         typer.Option("--set", help="A setting of the training, as inner=1024 or steps=5; may be repeated."),
     ] = None,
 ) -> None:
-    """Train a draft head: the model writes its own conversations, and a small network learns to foresee it."""
+    """Train a draft: the model writes its own conversations, and a small network learns to foresee it."""
     if importlib.util.find_spec("torch") is None:
         raise InvalidRequest("training needs torch; install it with: pip install 'outrider[train]'")
     from outrider import console
@@ -44,11 +55,17 @@ def train(
     from outrider.train.target import load_target
 
     settings = TrainSettings.model_validate(
-        {"minutes": budget_minutes, "seed": seed, "device": device, **dict(_pair(entry) for entry in size or [])}
+        {
+            "kind": kind.value,
+            "minutes": budget_minutes,
+            "seed": seed,
+            "device": device,
+            **dict(_pair(entry) for entry in size or []),
+        }
     )
     with console.progress() as progress:
         files = Resolver(progress=progress).resolve(target)
-        loaded = load_target(files)
+        loaded = load_target(files, settings.kind)
         asked = [loaded.ask(prompt.text) for prompt in read_prompts(traffic)] if traffic is not None else []
         training = Training(
             loaded,

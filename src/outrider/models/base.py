@@ -6,9 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from outrider.errors import ModelError
+
 MANIFEST = "outrider.json"
+VOCABULARY = "vocabulary.npy"
+"""What each token of a draft that was made for a model is to that model."""
 MODEL_FILES = ("openvino_model.xml", "openvino_model.bin")
 TOKENIZER_FILES = (
     "openvino_tokenizer.xml",
@@ -53,6 +59,9 @@ class Manifest(BaseModel):
     eos_ids: tuple[int, ...]
     special_ids: tuple[int, ...]
     """Control tokens, which have no text of their own."""
+    drafts_for: str = ""
+    """Name of the model that it was pruned from to draft for it: it has a table of that one's tokens and no tokenizer
+    of its own."""
     files: dict[str, FileRecord] = {}
 
 
@@ -67,3 +76,16 @@ class ModelFiles:
     def bytes(self) -> int:
         """Size on disk."""
         return sum(path.stat().st_size for path in self.directory.iterdir() if path.is_file())
+
+    def table(self) -> NDArray[np.int64]:
+        """The target's id of each token of a draft that was pruned from it, shape [tokens].
+
+        Raises:
+            ModelError: the file is missing or broken.
+        """
+        path = self.directory / VOCABULARY
+        try:
+            ids: NDArray[np.int64] = np.load(path).astype(np.int64)
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{path} cannot be read ({str(error).splitlines()[0]}); train the draft again") from None
+        return ids

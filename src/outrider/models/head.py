@@ -7,49 +7,15 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from outrider.errors import ModelError
+from outrider.models.base import VOCABULARY
+from outrider.models.cards import HeadCard
 
 CARD = "head.json"
-VOCABULARY = "vocabulary.npy"
 START = "start"
 STEP = "step"
-
-
-class HeadCard(BaseModel):
-    """`head.json`: how a head was made and what it does. Written by `outrider draft train`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    target: str
-    """Name of the model that it drafts for."""
-    target_vocabulary: int
-    points: tuple[int, ...]
-    """Points of the target's residual stream that its states are read at, the last norm's output aside."""
-    width: int
-    """Numbers in one hidden state of the target."""
-    steps: int
-    """Tokens that it was trained to draft in a row."""
-    parameters: int
-    positions: int
-    """Positions of the target's text that it was trained on."""
-    passes: float
-    """How often it saw each."""
-    greedy_share: float
-    traffic: int = 0
-    """Prompts of real traffic among what it was trained on."""
-    minutes: float
-    """Minutes of making it, collecting included."""
-    device: str
-    seed: int
-    acceptance: tuple[float, ...]
-    """Of greedy held-out answers, served in windows of `steps`: acceptance of draft token i given those before it."""
-    tokens_per_pass: float
-    """Of the same."""
-    command: str
-    licence: str
 
 
 @dataclass(frozen=True, slots=True)

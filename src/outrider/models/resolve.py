@@ -79,7 +79,10 @@ class Resolver:
         if name in HEADS or (path.is_dir() and is_head(path)):
             raise ModelError(f"{name} is a draft head, which drafts for a model; give it with --draft")
         if path.is_dir():
-            return self._directory(path)
+            files = self._directory(path)
+            if files.manifest.drafts_for:
+                raise ModelError(f"{name} drafts for {files.manifest.drafts_for}; give it with --draft")
+            return files
         if path.is_file():
             return self._gguf(path)
         if path.suffix == ".gguf" or "/" in name:
@@ -91,7 +94,7 @@ class Resolver:
         )
 
     def resolve_draft(self, name: str) -> ModelFiles | HeadFiles:
-        """Return what drafts: a head by its name or directory, else a model as `resolve` finds it.
+        """Return what drafts: a head by its name or directory, a pruned model, else a model as `resolve` finds it.
 
         Raises:
             ModelError: one line that says what is wrong and what to do.
@@ -99,7 +102,7 @@ class Resolver:
         path = ASSETS / name if name in HEADS else Path(name).expanduser()
         if name in HEADS or (path.is_dir() and is_head(path)):
             return read_head(path)
-        return self.resolve(name)
+        return self._directory(path) if path.is_dir() and name not in BUILT_IN else self.resolve(name)
 
     def cached(self) -> Iterator[ModelFiles]:
         """Every model in the cache."""

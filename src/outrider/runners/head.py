@@ -15,6 +15,7 @@ from openvino import opset13 as ops
 from outrider.errors import ModelError
 from outrider.models.head import START, STEP
 from outrider.runners.openvino import default_threads
+from outrider.runners.weights import in_bytes, kept
 
 EPSILON = np.float32(1e-6)
 
@@ -25,14 +26,8 @@ def _norm(x: Any) -> Any:
 
 
 def _times(x: Any, matrix: NDArray[np.float32], bits: int) -> Any:
-    """x times the matrix transposed, its weights kept as halves or as bytes with a scale for each row."""
-    if bits == 16:
-        weights = ops.convert(ops.constant(matrix.astype(np.float16)), np.float32)
-    else:
-        scale = np.maximum(np.abs(matrix).max(1, keepdims=True), 1e-12) / 127
-        whole = ops.constant(np.rint(matrix / scale).astype(np.int8))
-        weights = ops.multiply(ops.convert(whole, np.float32), ops.constant(scale.astype(np.float32)))
-    return ops.matmul(x, weights, False, True)
+    """x times the matrix transposed."""
+    return ops.matmul(x, kept(matrix, bits), False, True)
 
 
 def _gated(x: Any, weights: Mapping[str, NDArray[np.float32]], name: str, bits: int) -> Any:
@@ -62,12 +57,12 @@ def write_head(weights: Mapping[str, NDArray[np.float32]], parts: int, directory
     state = ops.parameter([-1, width], np.float32, name="state")
     embeddings = weights["embed.weight"]
     embeddings = embeddings / np.sqrt(np.square(embeddings).mean(1, keepdims=True) + EPSILON)
-    scale = np.abs(embeddings).max(1, keepdims=True) / 127  # a table is read a row at a time: bytes cost no accuracy
-    table = ops.constant(np.rint(embeddings / scale).astype(np.int8))
+    whole, scale = in_bytes(embeddings)  # a table is read a row at a time: bytes cost no accuracy
+    table = ops.constant(whole)
     axis = ops.constant(0, dtype=np.int64)
     rows = ops.multiply(
         ops.convert(ops.gather(table, tokens, axis), np.float32),
-        ops.gather(ops.constant(scale.astype(np.float32)), tokens, axis),
+        ops.gather(ops.constant(scale), tokens, axis),
     )
     mixed = ops.add(state, _gated(ops.concat([_norm(state), _norm(rows)], 1), weights, "mix", bits))
     after = ops.add(mixed, _gated(_norm(mixed), weights, "deepen", bits))

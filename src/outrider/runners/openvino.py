@@ -11,12 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import openvino as ov
 import psutil
-from numpy.typing import NDArray
 from openvino import opset13
 from openvino._offline_transformations import paged_attention_transformation
 
 from outrider.errors import InvalidRequest, ModelError
 from outrider.runners.base import Logits, RunnerInfo, Segment, States, check_segments
+from outrider.runners.graph import projection, residual_stream
 
 KVPrecision = Literal["f32", "f16", "u8"]
 
@@ -26,8 +26,6 @@ _STEP_INPUTS = frozenset({
     "input_ids", "position_ids", "past_lens", "subsequence_begins", "block_indices", "block_indices_begins",
     "max_context_len", _ROWS,
 })  # fmt: skip
-# Operations that may stand between the vocabulary projection and the result and act on each row alone.
-_ROWWISE = frozenset({"Convert", "Multiply", "Divide", "Tanh", "Add"})
 
 
 def default_threads() -> int:
@@ -42,14 +40,6 @@ def default_kv_bytes() -> int:
     return min(int(psutil.virtual_memory().available) // 4, 1 << 30)
 
 
-def _projection(model: Any) -> Any | None:
-    """The product that makes logits out of the last hidden state, or None."""
-    node = model.get_results()[0].input_value(0).get_node()
-    while node.get_type_name() in _ROWWISE:
-        node = node.input_value(0).get_node()
-    return node if node.get_type_name() == "MatMul" else None
-
-
 def _project_asked_rows_only(model: Any, states: Sequence[int] | None) -> bool:
     """Put a Gather in front of the vocabulary projection; return whether the graph had one to put it at.
 
@@ -60,7 +50,7 @@ def _project_asked_rows_only(model: Any, states: Sequence[int] | None) -> bool:
         states: points of the residual stream whose values at these rows, and the projection's input after them,
             become a second result; None for no such result.
     """
-    node = _projection(model)
+    node = projection(model)
     if node is None:
         return False
     rows = opset13.parameter([-1], np.int64, name=_ROWS)
@@ -82,71 +72,6 @@ def _project_asked_rows_only(model: Any, states: Sequence[int] | None) -> bool:
     model.add_parameters([rows])
     model.validate_nodes_and_infer_types()
     return True
-
-
-def residual_stream(model: Any) -> list[Any]:
-    """The sums of a decoder's residual stream, first to last: two for each layer, or one where they are parallel.
-
-    Raises:
-        ModelError: the graph has no such stream.
-    """
-    projection = _projection(model)
-    near = [projection.input_value(0).get_node()] if projection is not None else []
-    node = None
-    while node is None and near:  # through the last norm, nearest first
-        node = next((each for each in near if _is_sum(each)), None)
-        near = [value.get_node() for each in near for value in each.input_values()]
-    found: list[Any] = []
-    while node is not None and _is_sum(node):
-        found.append(node.output(0))
-        branch, other = (value.get_node() for value in node.input_values())
-        node = other if branch.get_type_name() == "MatMul" else branch
-    if not found:
-        raise ModelError("the graph has no residual stream that hidden states can be read from")
-    return found[::-1]
-
-
-def residual_stream_length(directory: Path) -> int:
-    """How many sums the residual stream of a model on disk has; see `residual_stream`."""
-    return len(residual_stream(ov.Core().read_model(directory / "openvino_model.xml")))
-
-
-def _is_sum(node: Any) -> bool:
-    kinds = [value.get_node().get_type_name() for value in node.input_values()]
-    return node.get_type_name() == "Add" and len(kinds) == 2 and "MatMul" in kinds
-
-
-def matrices(directory: Path) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """A model's token embeddings and its vocabulary projection, both of shape [vocabulary, width].
-
-    Raises:
-        ModelError: the graph has no such matrices.
-    """
-    model = ov.Core().read_model(directory / "openvino_model.xml")
-    projection = _projection(model)
-    lookups = [
-        op
-        for op in model.get_ordered_ops()
-        if op.get_type_name() == "Gather" and _leads_to(op.input_value(1).get_node(), "input_ids")
-    ]
-    if projection is None or not lookups:
-        raise ModelError(f"{directory} has no token embeddings or no vocabulary projection that can be read")
-    transposed = projection.get_attributes()["transpose_b"]
-    out = _constant(projection.input_value(1))
-    return _constant(lookups[0].input_value(0)), out if transposed else np.ascontiguousarray(out.T)
-
-
-def _leads_to(node: Any, name: str) -> bool:
-    while node.get_type_name() == "Convert":
-        node = node.input_value(0).get_node()
-    return node.get_type_name() == "Parameter" and name in node.output(0).get_names()
-
-
-def _constant(value: Any) -> NDArray[np.float32]:
-    """What a part of a graph without inputs comes to."""
-    part = ov.Model([opset13.convert(value, np.float32)], [])
-    result = ov.Core().compile_model(part, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})([])[0]
-    return np.array(result, np.float32)
 
 
 class OpenVINORunner:

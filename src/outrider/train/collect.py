@@ -11,7 +11,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -69,19 +69,25 @@ class Answer:
     norm's output, gives the distribution that it was chosen from."""
     greedy: bool
     held_out: bool
+    prompt: NDArray[np.int32] = field(default_factory=lambda: np.zeros(0, np.int32))
+    """What it answers, shape [prompt tokens]."""
+
+
+Done = Callable[[str, NDArray[np.int32], NDArray[np.int32], NDArray[np.float16]], None]
+"""Told of a request its prompt, its answer and the states of it."""
 
 
 class Recorder:
     """Looks like a proposer, drafts nothing, and keeps the states of the requests that it is asked for.
 
     Args:
-        done: called with an answer's tokens and states when its request is over.
+        done: called when a request is over.
         parts: how many hidden states of equal width stand side by side in a state.
     """
 
     name = "recorder"
 
-    def __init__(self, done: Callable[[str, NDArray[np.int32], NDArray[np.float16]], None], parts: int) -> None:
+    def __init__(self, done: Done, parts: int) -> None:
         self._done = done
         self._parts = parts
         self._states: dict[str, list[NDArray[np.float16]]] = {}
@@ -102,8 +108,9 @@ class Recorder:
         states = self._states.pop(context.request, [])
         if len(states) >= LEAST_POSITIONS:
             start = context.prompt_length
+            prompt = np.array(context.tokens[:start], np.int32)
             tokens = np.array(context.tokens[start : start + len(states)], np.int32)
-            self._done(context.request, tokens, np.stack(states))
+            self._done(context.request, prompt, tokens, np.stack(states))
 
 
 def to_half(state: NDArray[np.float32], parts: int) -> NDArray[np.float16]:
@@ -156,6 +163,8 @@ class Shards:
                 tokens=np.concatenate([answer.tokens for answer in self._open]),
                 states=np.concatenate([answer.states for answer in self._open]),
                 lengths=np.array([len(answer.tokens) for answer in self._open], np.int32),
+                prompts=np.concatenate([answer.prompt for answer in self._open]),
+                prompt_lengths=np.array([len(answer.prompt) for answer in self._open], np.int32),
                 greedy=np.array([answer.greedy for answer in self._open]),
                 held_out=np.array([answer.held_out for answer in self._open]),
             )
@@ -168,12 +177,12 @@ class Shards:
         """Every answer on disk."""
         for path in self._paths():
             with np.load(path) as shard:
-                tokens, states = shard["tokens"], shard["states"]
-                start = 0
-                for length, greedy, held_out in zip(shard["lengths"], shard["greedy"], shard["held_out"], strict=True):
-                    end = start + int(length)
-                    yield Answer(tokens[start:end], states[start:end], bool(greedy), bool(held_out))
-                    start = end
+                tokens, states, prompts = shard["tokens"], shard["states"], shard["prompts"]
+                ends, prompt_ends = np.cumsum(shard["lengths"]), np.cumsum(shard["prompt_lengths"])
+                for i, (greedy, held_out) in enumerate(zip(shard["greedy"], shard["held_out"], strict=True)):
+                    own = slice(ends[i] - shard["lengths"][i], ends[i])
+                    asked = slice(prompt_ends[i] - shard["prompt_lengths"][i], prompt_ends[i])
+                    yield Answer(tokens[own], states[own], bool(greedy), bool(held_out), prompts[asked])
 
 
 class Collector:
@@ -291,6 +300,8 @@ class Collector:
         self._core.add(request, sink)
         return request.id
 
-    def _record(self, key: str, tokens: NDArray[np.int32], states: NDArray[np.float16]) -> None:
+    def _record(
+        self, key: str, prompt: NDArray[np.int32], tokens: NDArray[np.int32], states: NDArray[np.float16]
+    ) -> None:
         greedy = self._greedy.pop(key.rpartition("/")[0])
-        self._shards.add(Answer(tokens, states, greedy, held_out=self._random.randrange(HELD_OUT) == 0))
+        self._shards.add(Answer(tokens, states, greedy, self._random.randrange(HELD_OUT) == 0, prompt))

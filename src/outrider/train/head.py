@@ -149,9 +149,14 @@ def loss_of(head: Head, batch: Batch, steps: int, teacher: Tensor, decay: float)
     for step, state in enumerate(unroll(head, batch, steps)):
         said = F.log_softmax(head.logits(state), -1)
         wanted = target[:, step : step + count]
-        total = total + decay**step * F.kl_div(said, wanted, reduction="sum", log_target=True) / said[..., 0].numel()
+        total = total + decay**step * divergence(wanted, said)
         weight += decay**step
     return total / weight
+
+
+def divergence(wanted: Tensor, said: Tensor) -> Tensor:
+    """Mean Kullback-Leibler divergence of rows of log-probabilities from those that are wanted, in nats."""
+    return F.kl_div(said, wanted, reduction="sum", log_target=True) / said[..., 0].numel()
 
 
 @torch.no_grad()

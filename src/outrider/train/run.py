@@ -6,86 +6,27 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from torch import nn
 
-from outrider.engine import TextCodec
 from outrider.errors import InvalidRequest, ModelError
 from outrider.models import Progress, silent
-from outrider.models.head import CARD, VOCABULARY, HeadCard
-from outrider.runners import Runner
-from outrider.runners.head import write_head
+from outrider.models.cards import DraftCard
+from outrider.train.base import Corpus, Learner, Target, Tokens, TrainSettings, corpus_of, thin
 from outrider.train.collect import Answer, Collector, Shards
-from outrider.train.head import Head, HeadShape, hits, loss_of, summary, to_batch
+from outrider.train.learn_head import HeadLearner
+from outrider.train.learn_model import ModelLearner
 
-ALIKE = 12
-"""Answers that may begin with the same words; more of them teach the same again."""
-ALIKE_TOKENS = 6
 LOOK = 40
 """Held-out answers that progress is measured on while training."""
 WORK = "work"
 """Folder of the shards and the checkpoint inside the output directory."""
 CHECKPOINT = "checkpoint.pt"
-
-
-class TrainSettings(BaseModel):
-    """How a head is made."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    minutes: float = 90.0
-    """Budget, collecting included."""
-    positions: int = 400_000
-    """Positions of the target's answers to collect at most."""
-    collect_share: float = 0.35
-    """Share of the budget that collecting may take."""
-    tokens: int = 8192
-    """Tokens that the head can say at most: the most frequent ones."""
-    inner: int = 1024
-    steps: int = 4
-    """Tokens drafted in a row."""
-    decay: float = 0.85
-    """Weight of a step in the loss over that of the one before."""
-    runs: int = 8
-    """Runs of consecutive positions in a batch."""
-    length: int = 32
-    """Positions of a run that the loss is taken at."""
-    rate: float = 1e-3
-    batch: int = 48
-    """Conversations at once while collecting."""
-    checkpoint_seconds: float = 60.0
-    evaluations: int = 20
-    """Times that it is measured on the held-out tenth."""
-    patience: int = 6
-    """Measurements without progress after which training stops."""
-    seed: int = 0
-    device: str = "cpu"
-    bits: int = 8
-    """Of the exported weights: 16 or 8."""
-
-
-@dataclass(slots=True)
-class Target:
-    """What the training needs to know of the target."""
-
-    name: str
-    runner: Runner
-    codec: TextCodec
-    eos_ids: tuple[int, ...]
-    opening: Sequence[int]
-    ask: Callable[[str], list[int]]
-    points: tuple[int, ...]
-    embeddings: NDArray[np.float32]
-    projection: NDArray[np.float32]
-    openers: Sequence[Sequence[int]] = ()
-    """First words of questions, as tokens."""
-    licence: str = "as the target's"
 
 
 @dataclass(slots=True)
@@ -103,11 +44,11 @@ class _State:
 
 
 class Training:
-    """One draft head in the making.
+    """One draft in the making.
 
     Args:
         target: what it drafts for.
-        directory: gets the head; the work in progress lies in a folder inside.
+        directory: gets the draft; the work in progress lies in a folder inside.
         settings: sizes and budget.
         traffic: prompts of real traffic, as the target's tokens.
         progress: told how it goes on.
@@ -140,7 +81,6 @@ class Training:
         self._command = command
         self._clock = clock
         self._work = directory / WORK
-        self._vocabulary: NDArray[np.int64] = np.zeros(0, np.int64)
         if self._work.exists() and not resume:
             raise InvalidRequest(f"{self._work} holds unfinished work; go on with --resume, or delete it")
         self._work.mkdir(parents=True, exist_ok=True)
@@ -157,25 +97,16 @@ class Training:
 
     # --- stages ----------------------------------------------------------------------------------------------
 
-    def run(self) -> HeadCard:
+    def run(self) -> DraftCard:
         """Collect, train, export; returns the card."""
         shards = self.collect()
         answers = thin(list(shards.read()))
         if not any(answer.held_out for answer in answers):
             raise ModelError("too little was collected to hold a tenth out; give it more minutes")
-        vocabulary, known = choose_vocabulary(answers, self.settings.tokens, len(self.target.embeddings))
-        head = self._head(vocabulary)
-        self._vocabulary = vocabulary
-        learned = [row for answer in answers if not answer.held_out if (row := _numbered(answer, known)) is not None]
-        unseen = [
-            row
-            for answer in answers
-            if answer.held_out and answer.greedy
-            if (row := _numbered(answer, known)) is not None
-        ]
-        teacher = self.target.projection[vocabulary]
-        self._train(head, learned, unseen, teacher)
-        return self._export(head, vocabulary, learned, unseen, answers)
+        corpus = corpus_of(answers, self.settings.tokens, len(self.target.embeddings))
+        learner = (ModelLearner if self.settings.kind == "model" else HeadLearner)(self.target, self.settings, corpus)
+        self._train(learner, corpus.vocabulary)
+        return self._export(learner, corpus, answers)
 
     def collect(self) -> Shards:
         """Let the target talk until there is enough or the share of the budget is spent."""
@@ -215,58 +146,47 @@ class Training:
         self._say(f"collected {shards.positions:,} positions in {self._state.collected / 60:.1f} minutes")
         return shards
 
-    def _head(self, vocabulary: NDArray[np.int64]) -> Head:
-        target, settings = self.target, self.settings
-        torch.manual_seed(settings.seed)
-        shape = HeadShape(len(target.points) + 1, target.embeddings.shape[1], settings.inner, len(vocabulary))
-        return Head(shape, target.embeddings[vocabulary], target.projection[vocabulary]).to(settings.device)
-
     # --- training --------------------------------------------------------------------------------------------
 
-    def _train(self, head: Head, learned: list[_Row], unseen: list[_Row], teacher: NDArray[np.float32]) -> None:
-        settings, state = self.settings, self._state
-        optimiser = torch.optim.AdamW(head.parameters(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.01)
+    def _train(self, learner: Learner, vocabulary: Tokens) -> None:
+        settings, state, module = self.settings, self._state, learner.module
+        optimiser = torch.optim.AdamW(module.parameters(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=0.01)
         path = self._work / CHECKPOINT
-        best = {name: value.clone() for name, value in head.state_dict().items()}
+        best = {name: value.clone() for name, value in module.state_dict().items()}
         if path.exists():
             kept = torch.load(path, map_location=settings.device, weights_only=True)
             before_now = kept["vocabulary"].cpu().numpy()
-            if np.array_equal(before_now, self._vocabulary):
-                head.load_state_dict(kept["head"])
+            if np.array_equal(before_now, vocabulary):
+                module.load_state_dict(kept["weights"])
                 optimiser.load_state_dict(kept["optimiser"])
                 best = kept["best"]
             else:  # more was collected, and other tokens are the most frequent ones
-                best = moved(kept["head"], before_now, head.state_dict(), self._vocabulary)
-                head.load_state_dict(best)
+                best = learner.moved(kept["weights"], before_now)
+                module.load_state_dict(best)
                 state.best, state.stale = 0.0, 0
         budget = max(1.0, settings.minutes * 60 - state.collected)
-        wanted = torch.from_numpy(teacher).to(settings.device)
-        length = settings.length + settings.steps
-        ends = np.cumsum([len(tokens) for _, tokens in learned])
         began, before = self._clock(), state.seconds
         saved = began
         next_look = budget * len(state.measured) / settings.evaluations
         while state.seconds < budget and state.stale < settings.patience:
             if state.seconds >= next_look:
-                acceptance, tokens = self.measure(head, unseen)
+                acceptance, tokens = learner.measure(LOOK)
                 state.measured.append(tokens)
                 state.stale += 1
                 if tokens > state.best:
                     state.best, state.stale = tokens, 0
-                    best = {name: value.clone() for name, value in head.state_dict().items()}
+                    best = {name: value.clone() for name, value in module.state_dict().items()}
                 next_look = budget * len(state.measured) / settings.evaluations
                 self._say(
                     f"{(state.seconds + state.collected) / 60:.1f} min, step {state.step}: "
                     f"{tokens:.3f} tokens per pass; accepted {' '.join(f'{a:.0%}' for a in acceptance)}"
                 )
             rng = np.random.default_rng((settings.seed, state.step))
-            batch = to_batch([_cut(learned, ends, rng, length) for _ in range(settings.runs)], settings.device)
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate * _schedule(state.step, state.seconds / budget)
             optimiser.zero_grad(set_to_none=True)
-            loss = loss_of(head, batch, settings.steps, wanted, settings.decay)
-            loss.backward()  # type: ignore[no-untyped-call]
-            torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
+            learner.loss(rng).backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(module.parameters(), 1.0)
             optimiser.step()
             state.step += 1
             now = self._clock()
@@ -274,27 +194,25 @@ class Training:
             self._progress("train", int(state.seconds), int(budget))
             if now - saved > settings.checkpoint_seconds:
                 saved = now
-                self._checkpoint(head, optimiser, best)
-        _, tokens = self.measure(head, unseen)
+                self._checkpoint(module, vocabulary, optimiser, best)
+        _, tokens = learner.measure(LOOK)
         if tokens < state.best:
-            head.load_state_dict(best)
-        self._checkpoint(head, optimiser, best)
+            module.load_state_dict(best)
+        self._checkpoint(module, vocabulary, optimiser, best)
 
-    def measure(self, head: Head, unseen: Sequence[_Row], most: int = LOOK) -> tuple[tuple[float, ...], float]:
-        """Acceptance by position and tokens per pass on at most so many held-out greedy answers."""
-        steps = self.settings.steps
-        found = [
-            hits(head, to_batch([row], self.settings.device), steps) for row in unseen[:most] if len(row[1]) > steps
-        ]
-        return summary(found, steps)
-
-    def _checkpoint(self, head: Head, optimiser: torch.optim.Optimizer, best: dict[str, torch.Tensor]) -> None:
+    def _checkpoint(
+        self,
+        module: nn.Module,
+        vocabulary: Tokens,
+        optimiser: torch.optim.Optimizer,
+        best: dict[str, torch.Tensor],
+    ) -> None:
         partial = self._work / f"{CHECKPOINT}.partial"
         kept = {
-            "head": head.state_dict(),
+            "weights": module.state_dict(),
             "optimiser": optimiser.state_dict(),
             "best": best,
-            "vocabulary": torch.from_numpy(self._vocabulary),
+            "vocabulary": torch.from_numpy(vocabulary),
         }
         torch.save(kept, partial)
         os.replace(partial, self._work / CHECKPOINT)
@@ -307,128 +225,27 @@ class Training:
 
     # --- export ----------------------------------------------------------------------------------------------
 
-    def _export(
-        self,
-        head: Head,
-        vocabulary: NDArray[np.int64],
-        learned: Sequence[_Row],
-        unseen: Sequence[_Row],
-        answers: Sequence[Answer],
-    ) -> HeadCard:
+    def _export(self, learner: Learner, corpus: Corpus, answers: Sequence[Answer]) -> DraftCard:
         settings, target, state = self.settings, self.target, self._state
-        acceptance, tokens = self.measure(head, unseen, most=4 * LOOK)
-        positions = sum(len(tokens) for _, tokens in learned)
-        weights = head.weights()
-        write_head(weights, head.shape.parts, self.directory, bits=settings.bits)
-        np.save(self.directory / VOCABULARY, vocabulary.astype(np.int32))
-        card = HeadCard(
-            name=self.directory.name,
-            target=target.name,
-            target_vocabulary=len(target.embeddings),
-            points=target.points,
-            width=head.shape.width,
-            steps=settings.steps,
-            parameters=sum(array.size for array in weights.values()),
-            positions=positions,
-            passes=round(state.step * settings.runs * settings.length / max(1, positions), 2),
-            greedy_share=round(sum(answer.greedy for answer in answers) / len(answers), 3),
-            traffic=len(self._traffic),
-            minutes=round((state.collected + state.seconds) / 60, 1),
-            device=settings.device,
-            seed=settings.seed,
-            acceptance=tuple(round(a, 4) for a in acceptance),
-            tokens_per_pass=round(tokens, 4),
-            command=self._command,
-            licence=target.licence,
-        )
-        (self.directory / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        return card
-
-
-_Row = tuple[NDArray[np.float16], NDArray[np.int64]]
-"""States and the head's numbers of the tokens of one answer."""
-
-
-def thin(answers: Sequence[Answer]) -> list[Answer]:
-    """Leave out what begins as many answers before it began; a model left alone says some things far too often."""
-    seen: dict[tuple[int, ...], int] = {}
-    kept = []
-    for answer in answers:
-        start = tuple(answer.tokens[:ALIKE_TOKENS].tolist())
-        seen[start] = seen.get(start, 0) + 1
-        if seen[start] <= ALIKE:
-            kept.append(answer)
-    return kept
-
-
-def moved(
-    weights: Mapping[str, torch.Tensor],
-    before: NDArray[np.int64],
-    fresh: Mapping[str, torch.Tensor],
-    after: NDArray[np.int64],
-) -> dict[str, torch.Tensor]:
-    """A head's weights for another vocabulary: rows of tokens that stay are kept, those of others are fresh.
-
-    Args:
-        weights: trained.
-        before: their vocabulary, in rising order.
-        fresh: weights of an untrained head of the other vocabulary.
-        after: that vocabulary, in rising order.
-    """
-    found = {name: value.clone() for name, value in fresh.items()}
-    _, old, new = np.intersect1d(before, after, return_indices=True)
-    for name, value in weights.items():
-        if name in ("embed.weight", "out.weight"):
-            found[name][torch.from_numpy(new)] = value[torch.from_numpy(old)]
-            if name == "embed.weight":  # the row of every other token
-                found[name][-1] = value[-1]
-        else:
-            found[name] = value.clone()
-    return found
-
-
-def choose_vocabulary(answers: Sequence[Answer], most: int, size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The tokens that a head says: those that the target said most often.
-
-    Args:
-        answers: what the target said.
-        most: tokens at most.
-        size: tokens of the target.
-
-    Returns:
-        Their ids in rising order, and for each of the target's tokens its number among them, or how many there are.
-    """
-    counts = np.zeros(size, np.int64)
-    for answer in answers:
-        np.add.at(counts, answer.tokens, 1)
-    said = np.argsort(-counts, kind="stable")[: min(most, int((counts > 0).sum()))]
-    vocabulary = np.sort(said).astype(np.int64)
-    known = np.full(size, len(vocabulary), np.int64)
-    known[vocabulary] = np.arange(len(vocabulary))
-    return vocabulary, known
-
-
-def _numbered(answer: Answer, known: NDArray[np.int64]) -> _Row | None:
-    return (answer.states, known[answer.tokens]) if len(answer.tokens) else None
-
-
-def _cut(rows: Sequence[_Row], ends: NDArray[np.int64], rng: np.random.Generator, length: int) -> _Row:
-    """A random run of this length; answers that are shorter are joined, which teaches a wrong turn now and then.
-
-    Args:
-        rows: answers.
-        ends: where each ends when all stand in a row.
-    """
-    states: list[NDArray[np.float16]] = []
-    tokens: list[NDArray[np.int64]] = []
-    missing = length
-    while missing:
-        row = rows[int(np.searchsorted(ends, rng.integers(ends[-1]), side="right"))]
-        start = int(rng.integers(max(1, len(row[1]) - missing + 1)))
-        states.append(row[0][start : start + missing])
-        tokens.append(row[1][start : start + missing])
-        missing -= len(tokens[-1])
-    return np.concatenate(states), np.concatenate(tokens)
+        acceptance, tokens = learner.measure(4 * LOOK)
+        common = {
+            "name": self.directory.name,
+            "target": target.name,
+            "target_vocabulary": len(target.embeddings),
+            "steps": settings.steps,
+            "positions": corpus.positions,
+            "passes": round(state.step * learner.positions_per_step / max(1, corpus.positions), 2),
+            "greedy_share": round(sum(answer.greedy for answer in answers) / len(answers), 3),
+            "traffic": len(self._traffic),
+            "minutes": round((state.collected + state.seconds) / 60, 1),
+            "device": settings.device,
+            "seed": settings.seed,
+            "acceptance": tuple(round(a, 4) for a in acceptance),
+            "tokens_per_pass": round(tokens, 4),
+            "command": self._command,
+            "licence": target.licence,
+        }
+        return learner.export(self.directory, common)
 
 
 def _schedule(step: int, done: float) -> float:

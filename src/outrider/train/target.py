@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from outrider.errors import ModelError
 from outrider.models import Message, ModelFiles, Tokenizer
-from outrider.runners.openvino import OpenVINORunner, matrices, residual_stream_length
+from outrider.runners.graph import matrices, residual_stream_length
+from outrider.runners.openvino import OpenVINORunner
+from outrider.train.base import Kind, Target
 from outrider.train.collect import OPENERS
-from outrider.train.run import Target
 
 DEPTHS = (8 / 30, 18 / 30)
 """Where in the target's depth its hidden states are read, beside its end."""
@@ -15,15 +16,17 @@ _MARK = "\ufdd0"
 """A character that no text has."""
 
 
-def load_target(files: ModelFiles, *, threads: int | None = None) -> Target:
-    """Load a model for training.
+def load_target(files: ModelFiles, kind: Kind = "head", *, threads: int | None = None) -> Target:
+    """Load a model for training a draft of this kind.
 
     Raises:
         ModelError: its graph has no hidden states or matrices that can be read.
     """
     tokenizer = Tokenizer(files.directory, files.manifest.special_ids)
-    count = residual_stream_length(files.directory)
-    points = tuple(sorted({max(0, round(count * depth) - 1) for depth in DEPTHS}))
+    points: tuple[int, ...] = ()
+    if kind == "head":
+        count = residual_stream_length(files.directory)
+        points = tuple(sorted({max(0, round(count * depth) - 1) for depth in DEPTHS}))
     runner = OpenVINORunner(
         files.directory,
         context_length=files.manifest.context_length,
@@ -49,6 +52,7 @@ def load_target(files: ModelFiles, *, threads: int | None = None) -> Target:
         points=points,
         embeddings=embeddings,
         projection=projection,
+        files=files,
     )
 
 
