@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -30,11 +31,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (pull, models, demo, generate, bench, trace):
-    app.command()(command)
-app.command(context_settings={"auto_envvar_prefix": "OUTRIDER"})(serve)
-for command in (batch, assess, plan, validate, compare, tune, claims):
-    app.command()(command)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    pull, models, demo, generate, bench, trace, serve, batch, assess, plan, validate, compare, tune, claims,
+)  # fmt: skip
+for _command in _COMMANDS:  # the server's settings come from the environment too
+    app.command(context_settings={"auto_envvar_prefix": "OUTRIDER"} if _command is serve else None)(_command)
 app.add_typer(draft, name="draft")
 
 

@@ -51,7 +51,8 @@ def train(
     from outrider import console
     from outrider.evaluate.prompts import read_prompts
     from outrider.models import Resolver
-    from outrider.train.run import Training, TrainSettings
+    from outrider.train.base import TrainSettings
+    from outrider.train.run import Training
     from outrider.train.target import load_target
 
     settings = TrainSettings.model_validate(

@@ -68,6 +68,13 @@ class _State:
     pending: tuple[float, float] = (0.0, 0.0)
     """What the chosen draft cost in plain tokens, and making it as a share of a plain step."""
 
+    def guard(self, source: str) -> Guard:
+        """That of a proposer."""
+        guard = self.guards.get(source)
+        if guard is None:
+            guard = self.guards[source] = Guard()
+        return guard
+
 
 class AutoController:
     """Chooses windows by mode: `off`, `fixed:K`, `threshold`, and `auto`.
@@ -91,10 +98,16 @@ class AutoController:
         self._states: dict[str, _State] = {}
 
     def _state(self, request: str) -> _State:
-        return self._states.setdefault(request, _State())
+        state = self._states.get(request)
+        if state is None:
+            state = self._states[request] = _State()
+        return state
 
     def _model(self, source: str) -> AcceptanceModel:
-        return self.acceptance.setdefault(source, AcceptanceModel())
+        model = self.acceptance.get(source)
+        if model is None:
+            model = self.acceptance[source] = AcceptanceModel()
+        return model
 
     def _by_rule(self, mode: Speculation) -> bool:
         return mode.mode == "threshold" or (mode.mode == "auto" and self.cost is None)
@@ -124,7 +137,7 @@ class AutoController:
         if made and self._outdone(source, candidate, made):
             return 0
         state.by_cost = True
-        guard = state.guards.setdefault(source, Guard())
+        guard = state.guard(source)
         if not guard.awake():
             self.counts.slept += 1
             return 0
@@ -219,11 +232,12 @@ class AutoController:
         attention = load.attention + sum(choices[i].window * candidates[i].context for i in fixed)
         context = sum(candidates[i].context for i in by_cost) / len(by_cost)
         known: dict[int, float] = {}
+        entry = model.entry() if width == load.sequences else 0.0
 
         def cost_of(drafted: int) -> float:
             if drafted not in known:
                 there = Load(width + drafted, attention + int(drafted * context), load.sequences)
-                known[drafted] = model.seconds(there)
+                known[drafted] = model.seconds(there) + (entry if drafted else 0.0)
             return known[drafted]
 
         picked = [self._pick(candidates[i].request, proposals[i], cost_of, len(by_cost)) for i in by_cost]
@@ -246,7 +260,7 @@ class AutoController:
             for other, proposal in enumerate(proposals[i]):
                 share = self.drafting.get(proposal.source, 0.0) / plain
                 if not window or (other != number and share > CHEAP):
-                    self._tell(state.guards.setdefault(proposal.source, Guard()), passed_over=share)
+                    self._tell(state.guard(proposal.source), passed_over=share)
 
     def _pick(
         self, request: str, proposals: Sequence[Proposal], cost_of: Callable[[int], float], sequences: int

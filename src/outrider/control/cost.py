@@ -2,7 +2,9 @@
 
 The curve is not monotone (other kernels serve other widths), so it is kept by width and never fitted to a formula.
 Attention over the context adds to it in proportion to the sum of the tokens' contexts. A batch in which every sequence
-just decodes takes other kernels than one in which any sequence has several tokens; each has its own numbers.
+just decodes takes other kernels than one in which any sequence has several tokens; each has its own numbers. Going from
+one to the other costs extra in both directions: other kernels read other copies of the weights, which the passes before
+have pushed out of the caches.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ _DRAFTED_SPEED_STEP = 0.02
 _SHAPE_STEP = 0.015
 _SHAPE_CALIBRATED = 8
 _SWITCH_STEP = 0.1
+_RUN_STEP = 0.05
+_FIRST_RUN = 2.0
 _PLAIN_STEP = 0.05
 _LINE_FORGET = 0.99
 _PRIOR_WEIGHT = 3.0
@@ -90,8 +94,8 @@ class CostModel:
         attention: seconds for each token of context that each token of the pass attends to.
         plain: seconds by number of sequences when each has one token.
         mixed: by number of sequences, two points of the seconds that draft tokens add to plain decoding.
-        switch: seconds that a pass of several tokens costs more behind one of a single token: other kernels read other
-            copies of the weights, which the plain passes have pushed out of the caches.
+        switch: seconds that a pass with several tokens of a sequence costs more behind a plain one.
+        back: seconds that a plain pass costs more behind one with several tokens of a sequence.
     """
 
     def __init__(
@@ -101,6 +105,7 @@ class CostModel:
         plain: dict[int, float] | None = None,
         mixed: Mapping[int, Sequence[tuple[float, float]]] | None = None,
         switch: float = 0.0,
+        back: float = 0.0,
     ) -> None:
         self._curve = dict(sorted(curve.items()))
         self._attention = attention
@@ -109,13 +114,30 @@ class CostModel:
         self._seen: dict[int, int] = {}
         self._seen_widths: dict[int, int] = {}
         self._speed = 1.0
-        self._was_plain = False
+        self._was_plain: bool | None = None  # the last pass; None before the first
         self._switch = switch
+        self._back = back
+        self._run = 0
+        self._usual_run = _FIRST_RUN
 
     def seconds(self, load: Load) -> float:
-        """Expected seconds of a pass."""
-        switch = self._switch if self._was_plain and load.sequences <= 1 < load.width else 0.0
-        return self._speed * (self._base(load) + self._attention * load.attention + switch)
+        """Expected seconds of a pass behind one of its own kind."""
+        return self._speed * (self._base(load) + self._attention * load.attention)
+
+    def entry(self) -> float:
+        """Seconds to count, beside its own, against a pass with drafts in a batch that would only decode without.
+
+        There and back again, shared by as many passes as usually follow each other. Once they have begun nothing is
+        counted: the way back is paid now or later.
+        """
+        return self._speed * (self._switch + self._back) / self._usual_run if self._was_plain else 0.0
+
+    def _change(self, load: Load) -> float:
+        """Seconds that this pass costs more because the last one was of the other kind."""
+        plain = load.width <= load.sequences
+        if self._was_plain is None or plain == self._was_plain:
+            return 0.0
+        return self._back if plain else self._switch
 
     def _base(self, load: Load) -> float:
         if load.sequences <= 1:
@@ -137,22 +159,34 @@ class CostModel:
 
     def observe(self, load: Load, seconds: float) -> None:
         """Correct the speed of the moment, and what is known of passes like this one."""
-        expected = self.seconds(load)
+        plain = load.width <= load.sequences
+        change = self._change(load)
+        changed = self._was_plain is not None and plain != self._was_plain
+        expected = self.seconds(load) + self._speed * change
         ratio = min(max(seconds / expected, 1.0 / _OUTLIER), _OUTLIER)
         known = ratio * expected / self._speed - self._attention * load.attention
-        was_plain, self._was_plain = self._was_plain, load.width <= load.sequences
-        if load.sequences <= 1 < load.width and was_plain:
-            excess = known - max(self._curve[1], _at(self._curve, load.width))
-            self._switch += _SWITCH_STEP * (max(0.0, excess) - self._switch)
+        if changed and (plain or load.sequences <= 1):
+            excess = max(0.0, known - self._base(load))
+            if plain:
+                self._back += _SWITCH_STEP * (excess - self._back)
+            else:
+                self._switch += _SWITCH_STEP * (excess - self._switch)
         elif load.sequences <= 1:
             if load.width in self._curve and load.width > 1:
                 self._curve[load.width] *= ratio ** self._shape_step(load.width)
-        elif load.width == load.sequences:
-            plain = self._plain_at(load.sequences)
-            self._plain[load.sequences] = plain + self._plain_step(load.sequences) * (known - plain)
+        elif plain:
+            usual = self._plain_at(load.sequences)
+            self._plain[load.sequences] = usual + self._plain_step(load.sequences) * (known - usual)
         else:
-            self._line(load.sequences).add(load.width - load.sequences, known - self._plain_at(load.sequences))
-        self._speed *= ratio ** (_SPEED_STEP if load.width <= load.sequences else _DRAFTED_SPEED_STEP)
+            added = known - change - self._plain_at(load.sequences)
+            self._line(load.sequences).add(load.width - load.sequences, added)
+        # a plain pass behind another kind that is faster than plain ones are thought to be tells the speed all the same
+        tells = plain and (not changed or ratio * expected < self.seconds(load))
+        self._speed *= ratio ** (_SPEED_STEP if tells else _DRAFTED_SPEED_STEP)
+        if plain and self._run:
+            self._usual_run += _RUN_STEP * (self._run - self._usual_run)
+        self._run = 0 if plain else self._run + 1
+        self._was_plain = plain
 
     def _shape_step(self, width: int) -> float:
         """How far a pass moves what is known of its width: the first ones further, since calibration saw two."""
@@ -183,6 +217,7 @@ class CostModel:
             "plain": now._plain,
             "mixed": {sequences: line.points() for sequences, line in now._lines.items()},
             "switch": now._switch,
+            "back": now._back,
         }
 
     @classmethod
@@ -194,17 +229,18 @@ class CostModel:
         """
         curve, plain = ({int(key): float(value) for key, value in saved[name].items()} for name in ("curve", "plain"))
         mixed = {int(key): [(float(x), float(y)) for x, y in points] for key, points in saved["mixed"].items()}
-        attention, switch = float(saved["attention"]), float(saved["switch"])
+        attention, switch, back = (float(saved[name]) for name in ("attention", "switch", "back"))
         numbers = [
             attention,
             switch,
+            back,
             *curve.values(),
             *plain.values(),
             *(y for points in mixed.values() for _, y in points),
         ]
         if 1 not in curve or not all(map(math.isfinite, numbers)) or min(*curve.values(), *plain.values(), 1.0) <= 0:
             raise ValueError("not a cost model")
-        return cls(curve, attention, plain, mixed, switch)
+        return cls(curve, attention, plain, mixed, switch, back)
 
     def scaled(self, factor: float) -> CostModel:
         """What is known now, on a machine that is so many times slower."""
@@ -214,6 +250,7 @@ class CostModel:
             {sequences: factor * seconds for sequences, seconds in self._plain.items()},
             {n: [(x, factor * y) for x, y in line.points()] for n, line in self._lines.items()},
             factor * self._switch,
+            factor * self._back,
         )
 
 
@@ -232,6 +269,10 @@ def _at(table: dict[int, float], key: int) -> float:
     first = keys[max(0, len(keys) - 4)]
     slope = max(0.0, (table[last] - table[first]) / (last - first)) if last > first else 0.0
     return table[last] + slope * (key - last)
+
+
+_Kind = tuple[tuple[int, int], ...]
+"""A pass by its segments of (width, start)."""
 
 
 class _Stopwatch:
@@ -260,8 +301,8 @@ class _Stopwatch:
         count = -(-end // self._info.block_size)
         return [(number * self._per_sequence + i) % self._used for i in range(count)]
 
-    def seconds(self, segments: Sequence[tuple[int, int]]) -> float:
-        """Of a pass with segments of (width, start)."""
+    def seconds(self, segments: _Kind) -> float:
+        """Of a pass."""
         batch = [
             Segment(self._tokens[:width], start, self._blocks(number, start + width), width)
             for number, (width, start) in enumerate(segments)
@@ -270,19 +311,36 @@ class _Stopwatch:
         self._runner.forward(batch)
         return self._clock() - started
 
-    def fastest(self, kinds: Sequence[tuple[tuple[int, int], ...]], rounds: int) -> dict[Any, float]:
-        """Of each kind of pass. What disturbs a pass only ever slows it.
+    def fastest(self, kinds: Sequence[_Kind], rounds: int) -> dict[Any, float]:
+        """Of each kind of pass behind one like it. What disturbs a pass only ever slows it.
 
         Round by round, so that a slow moment does not fall on one kind alone; the first one, in which kernels are
         compiled, does not count.
         """
         times: dict[Any, list[float]] = {kind: [] for kind in kinds}
+        was_plain = None
         for number in range(1 + rounds):
             for kind, found in times.items():
+                plain = all(width == 1 for width, _ in kind)
+                if plain != was_plain:
+                    self.seconds(kind)
+                was_plain = plain
                 taken = self.seconds(kind)
                 if number > 0:
                     found.append(taken)
         return {kind: min(found) for kind, found in times.items()}
+
+    def changes(self, plain: _Kind, wide: _Kind, rounds: int) -> tuple[float, float]:
+        """Seconds that a pass of the second kind costs more behind one of the first than behind its own, and the first
+        behind the second."""
+        there, back = [], []
+        for _ in range(rounds):
+            self.seconds(wide)
+            steady = self.seconds(wide)
+            after_wide = self.seconds(plain)
+            back.append(after_wide - self.seconds(plain))
+            there.append(self.seconds(wide) - steady)
+        return tuple(max(0.0, sorted(found)[rounds // 2]) for found in (there, back))  # type: ignore[return-value]
 
 
 def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> CostModel:
@@ -309,7 +367,8 @@ def calibrate(runner: Runner, clock: Callable[[], float] = time.perf_counter) ->
         drafted = near * drafts
         taken = times[kind] - attention * (batch + drafted) * behind
         points.setdefault(batch, []).append((drafted, max(0.0, taken - plain[batch])))
-    return CostModel(curve, attention, plain, points)
+    switch, back = watch.changes(((1, behind),), ((near, behind),), 1 + 2 * _ROUNDS)
+    return CostModel(curve, attention, plain, points, switch, back)
 
 
 def pass_seconds(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -117,9 +117,13 @@ class Row:
 class Learner(Protocol):
     """A draft that learns."""
 
-    module: nn.Module
     positions_per_step: int
     """That the loss of one step is taken at."""
+
+    @property
+    def module(self) -> nn.Module:
+        """What has the weights."""
+        ...
 
     def loss(self, rng: np.random.Generator) -> Tensor:
         """Mean divergence from the target's own distribution, of a batch that is drawn."""

@@ -134,7 +134,8 @@ class Graph(nn.Module):
     @property
     def table(self) -> Tensor:
         """The token embeddings, shape [tokens, width]."""
-        return next(iter(self._matrices.values()))
+        table: Tensor = next(iter(self._matrices.values()))
+        return table
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits after each token of sequences that all begin at position 0.
@@ -229,7 +230,7 @@ def _reshape(x: Sequence[Tensor], given: Attributes) -> Tensor:
 def _broadcast(x: Sequence[Tensor], given: Attributes) -> Tensor:
     data, shape = x[0], [int(n) for n in x[1]]
     if given["mode"] == "bidirectional":
-        shape = list(torch.broadcast_shapes(data.shape, shape))
+        shape = list(torch.broadcast_shapes(data.shape, shape))  # type: ignore[no-untyped-call]
     return data.broadcast_to(shape)
 
 
@@ -274,7 +275,8 @@ def _split(x: Sequence[Tensor], given: Attributes) -> Sequence[Tensor]:
 def _variadic(x: Sequence[Tensor], _: Attributes) -> Sequence[Tensor]:
     lengths = [int(n) for n in x[2]]
     rest = x[0].shape[int(x[1])] - sum(n for n in lengths if n >= 0)
-    return x[0].split([rest if n < 0 else n for n in lengths], int(x[1]))
+    parts: Sequence[Tensor] = torch.split(x[0], [rest if n < 0 else n for n in lengths], int(x[1]))
+    return parts
 
 
 def _swish(x: Sequence[Tensor], _: Attributes) -> Tensor:

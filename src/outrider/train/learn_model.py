@@ -62,7 +62,9 @@ class ModelLearner:
     def loss(self, rng: np.random.Generator) -> Tensor:
         """See `Learner`."""
         rows = self._corpus.learned
-        drawn = [_cut(rows[rng.integers(len(rows))], rng, self._settings.context) for _ in range(self._settings.runs)]
+        drawn = [
+            _cut(rows[int(rng.integers(len(rows)))], rng, self._settings.context) for _ in range(self._settings.runs)
+        ]
         longest = max(len(tokens) for tokens, _ in drawn)
         said = self._log_probabilities([np.pad(tokens, (0, longest - len(tokens))) for tokens, _ in drawn])
         # a sequence's states belong to its last tokens, and state i is the one that token i was chosen from
