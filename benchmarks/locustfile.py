@@ -19,7 +19,7 @@ from locust.exception import StopUser
 from outrider.evaluate.prompts import read_prompts
 
 MODE = os.environ.get("OUTRIDER_LOAD_MODE", "auto")
-PACE = os.environ.get("OUTRIDER_LOAD_PACE", "burst")
+PACE = os.environ.get("OUTRIDER_LOAD_PACE")
 MAX_TOKENS = int(os.environ.get("OUTRIDER_LOAD_TOKENS", "64"))
 ANSWERS = int(os.environ.get("OUTRIDER_LOAD_ANSWERS", "13"))
 PROMPTS = [prompt.text for prompt in read_prompts(Path(os.environ["OUTRIDER_LOAD_PROMPTS"]), 1)]
@@ -58,8 +58,8 @@ class Client(HttpUser):  # type: ignore[misc]  # locust has no types
             "stream": True,
             "stream_options": {"include_usage": True, "include_tokens": True},
             "speculation": MODE,
-            "pace": PACE,
             "remember": False,
+            **({"pace": PACE} if PACE else {}),
         }
         started = time.perf_counter()
         moments: list[float] = []

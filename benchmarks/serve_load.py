@@ -16,6 +16,8 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ ANSWERS = {1: 13, 4: 26, 16: 52}
 """Of one run: each prompt as often as any other, whatever the speed."""
 MODES = ("off", "auto")
 PACES = ("burst", "smooth")
+PROFILES = ("interactive", "batch", "latency")
 GAPS = ("token_gap_variation", "chunk_gap_variation")
 HERE = Path(__file__).parent
 
@@ -60,18 +63,12 @@ def load(url: str, clients: int, **asked: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="smollm2-135m")
-    parser.add_argument("--draft")
-    parser.add_argument("--prompts", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
-    args = parser.parse_args()
-
+@contextmanager
+def serving(model: str, draft: str | None, *options: str) -> Iterator[str]:
+    """A server of its own process that is ready; its address."""
     port = free_port()
-    command = [sys.executable, "-m", "outrider", "serve", "-m", args.model, "--port", str(port), "--store-tokens", "0"]
-    command += ["--draft", args.draft] if args.draft else []
+    command = [sys.executable, "-m", "outrider", "serve", "-m", model, "--port", str(port), "--store-tokens", "0"]
+    command += [*(["--draft", draft] if draft else []), *options]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"
     try:
@@ -81,17 +78,34 @@ def main() -> None:
                 break
             except OSError:
                 time.sleep(0.2)
-        asked = {"model": args.model, "prompts": str(args.prompts)}
+        yield url
+    finally:
+        server.terminate()
+        server.wait(60)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="smollm2-135m")
+    parser.add_argument("--draft")
+    parser.add_argument("--prompts", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+
+    asked = {"model": args.model, "prompts": str(args.prompts)}
+    result: dict[str, Any] = {
+        "what": "clients of locust that ask again at once; ratios of medians over rounds, modes in turn",
+        **provenance(),
+        "draft": args.draft,
+        "answers": ANSWERS,
+        "rounds": args.rounds,
+        "clients": {},
+        "profiles": {},
+    }
+    with serving(args.model, args.draft) as url:
         for mode in MODES:
             load(url, 1, mode=mode, pace="burst", **asked)
-        result: dict[str, Any] = {
-            "what": "clients of locust that ask again at once; ratios of medians over rounds, modes in turn",
-            **provenance(),
-            "draft": args.draft,
-            "answers": ANSWERS,
-            "rounds": args.rounds,
-            "clients": {},
-        }
         for clients in CLIENTS:
             runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
             for number in range(args.rounds):
@@ -101,14 +115,16 @@ def main() -> None:
                 mode: {name: statistics.median(run[name] for run in own) for name in ("tok_s", "ttft_ms")}
                 for mode, own in runs.items()
             }
+            # of neighbours in time, so that a slow minute falls on both
+            pairs = list(zip(runs["off"], runs["auto"], strict=True))
+            ratios = {name: [auto[name] / off[name] for off, auto in pairs] for name in ("tok_s", "ttft_ms")}
             result["clients"][clients] = {
                 "tok_s": {mode: round(m["tok_s"], 1) for mode, m in middle.items()},
-                "ratio": round(middle["auto"]["tok_s"] / middle["off"]["tok_s"], 3),
-                "all_ratios": [
-                    round(b["tok_s"] / a["tok_s"], 3) for a, b in zip(runs["off"], runs["auto"], strict=True)
-                ],
+                "ratio": round(statistics.median(ratios["tok_s"]), 3),
+                "ratios": [round(value, 3) for value in ratios["tok_s"]],
                 "ttft_ms": {mode: round(m["ttft_ms"], 1) for mode, m in middle.items()},
-                "ttft_ratio": round(middle["auto"]["ttft_ms"] / middle["off"]["ttft_ms"], 3),
+                "ttft_ratio": round(statistics.median(ratios["ttft_ms"]), 3),
+                "ttft_ratios": [round(value, 3) for value in ratios["ttft_ms"]],
                 "failures": sum(run["failures"] for own in runs.values() for run in own),
             }
             print(clients, json.dumps(result["clients"][clients]), flush=True)
@@ -118,9 +134,11 @@ def main() -> None:
                 gaps[pace].append(load(url, 1, mode="auto", pace=pace, **asked))
         for name in GAPS:
             result[name] = {pace: round(statistics.median(run[name] for run in gaps[pace]), 3) for pace in PACES}
-    finally:
-        server.terminate()
-        server.wait(60)
+    for profile in PROFILES:  # one server each, so not interleaved: for the order of things, not for small differences
+        with serving(args.model, args.draft, "--profile", profile) as url:
+            load(url, 1, mode="auto", **asked)
+            run = load(url, 16, mode="auto", **asked)
+            result["profiles"][profile] = {name: round(value, 3) for name, value in run.items()}
     print(json.dumps(result, indent=2))
     if args.json is not None:
         args.json.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
