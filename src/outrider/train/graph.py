@@ -212,11 +212,9 @@ def _gather(x: Sequence[Tensor], given: Attributes) -> Tensor:
     data, places, axis = x
     if given.get("batch_dims"):
         raise ModelError("a Gather over a batch cannot be trained through")
-    if places.dtype.is_floating_point:
-        places = places.long()
     where = int(axis) % data.dim()
     found = data.index_select(where, (places.flatten().long() + data.shape[where]) % data.shape[where])
-    return found.reshape(*data.shape[:where], *places.shape, *data.shape[where + 1 :])
+    return found.reshape((*data.shape[:where], *places.shape, *data.shape[where + 1 :]))
 
 
 def _reshape(x: Sequence[Tensor], given: Attributes) -> Tensor:
