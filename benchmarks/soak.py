@@ -87,8 +87,17 @@ def body_of(prompt: str, setting: dict[str, Any], max_tokens: int) -> dict[str, 
     return {"model": "smollm2-135m", "messages": messages, "max_tokens": max_tokens, "stream": True, **setting}
 
 
-async def read(client: httpx.AsyncClient, body: dict[str, Any], leave_after: int | None) -> tuple[int, str | None]:
+async def read(
+    client: httpx.AsyncClient, body: dict[str, Any], leave_after: int | None
+) -> tuple[int | str, str | None]:
     """Status and text of a streamed answer; no text when the client left."""
+    try:
+        return await _read(client, body, leave_after)
+    except httpx.HTTPError as error:  # a connection that broke is an answer that was lost
+        return type(error).__name__, None
+
+
+async def _read(client: httpx.AsyncClient, body: dict[str, Any], leave_after: int | None) -> tuple[int, str | None]:
     async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
         if answer.status_code != 200:
             await answer.aread()
@@ -120,7 +129,8 @@ async def visit(
             kind = rng.random()
             if kind < 0.05:
                 status, _ = await read(client, {**body, **rng.choice(OVER_LIMITS)}, None)
-                counts["refused" if 400 <= status < 500 else f"over a limit and answered {status}"] += 1
+                refused = isinstance(status, int) and 400 <= status < 500
+                counts["refused" if refused else f"lost: over a limit and answered {status}"] += 1
                 continue
             leave = rng.randrange(12) if kind < 0.15 else None
             status, text = await read(client, body, leave)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from typer.testing import CliRunner
 
+from outrider.cli.draft import app
 from outrider.errors import InvalidRequest, ModelError
 from outrider.models.head import read_head
 from outrider.proposers import DraftHead
@@ -144,6 +146,17 @@ def test_work_of_others_is_not_touched(trained: Path) -> None:
         Training(target(), trained, SETTINGS)
     with pytest.raises(InvalidRequest, match="other settings"):
         Training(target(), trained, SETTINGS.model_copy(update={"inner": 33}), resume=True)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [("layer=2", "unknown parameter 'layer'. Did you mean layers"), ("layers=0", "layers='0': "), ("bits=9", "bits")],
+)
+def test_a_wrong_setting_is_named_before_anything_begins(setting: str, message: str, tmp_path: Path) -> None:
+    found = CliRunner().invoke(app, ["train", "--target", "none", "--out", str(tmp_path), "--set", setting])
+    assert isinstance(found.exception, InvalidRequest)
+    assert message in str(found.exception)
+    assert not list(tmp_path.iterdir())
 
 
 def test_too_little_text_is_said(tmp_path: Path) -> None:

@@ -55,15 +55,8 @@ def train(
     from outrider.train.run import Training
     from outrider.train.target import load_target
 
-    settings = TrainSettings.model_validate(
-        {
-            "kind": kind.value,
-            "minutes": budget_minutes,
-            "seed": seed,
-            "device": device,
-            **dict(_pair(entry) for entry in size or []),
-        }
-    )
+    given: dict[str, Any] = {"kind": kind.value, "minutes": budget_minutes, "seed": seed, "device": device}
+    settings = TrainSettings(**given | dict(_pair(entry) for entry in size or []))
     with console.progress() as progress:
         files = Resolver(progress=progress).resolve(target)
         loaded = load_target(files, settings.kind)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -105,6 +106,11 @@ def create_app(engine: Engine, config: ServerConfig | None = None) -> FastAPI:
     return app
 
 
+_DISCARDED = 4
+"""How many times the largest body is read of one that is refused for its size."""
+_DISCARD_SECONDS = 5.0
+
+
 class _Gate:
     """Refuses bodies that are too large, and everything but reads while the server drains."""
 
@@ -123,6 +129,7 @@ class _Gate:
         too_large = Refusal(413, f"the body is larger than {most} bytes; send less, or raise max_body")
         declared = dict(scope["headers"]).get(b"content-length", b"0")
         if declared.isdigit() and int(declared) > most:
+            await self._discard(receive)
             await self._refuse(too_large, scope, receive, send)
             return
         received, whole = 0, False
@@ -150,7 +157,21 @@ class _Gate:
 
         await self._app(scope, counted, unless_refused)
         if refusal is not None:
+            if refusal is too_large and not whole:
+                await self._discard(receive)
             await self._refuse(refusal, scope, receive, send)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read on for a while: who is refused in the middle of a sentence gets a broken connection and no reason."""
+        config = self._state.config
+        left = _DISCARDED * config.max_body
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(config.body_timeout, _DISCARD_SECONDS)):
+                while left > 0:
+                    message = await receive()
+                    left -= len(message.get("body", b""))
+                    if not message.get("more_body", False):
+                        return
 
     async def _refuse(self, refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
         self._state.metrics.refused.labels(str(refusal.status)).inc()

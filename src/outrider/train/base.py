@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor, nn
 
 from outrider.engine import TextCodec
 from outrider.models import ModelFiles
 from outrider.models.cards import DraftCard
+from outrider.params import Checked
 from outrider.runners import Runner
 from outrider.train.collect import Answer
 
@@ -26,45 +27,47 @@ ALIKE = 12
 ALIKE_TOKENS = 6
 
 
-class TrainSettings(BaseModel):
-    """How a draft is made."""
+class TrainSettings(Checked):
+    """How a draft is made.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Raises:
+        InvalidRequest: names each field, its value and what would be right.
+    """
 
     kind: Kind = "head"
-    minutes: float = 90.0
+    minutes: PositiveFloat = 90.0
     """Budget, collecting included."""
-    positions: int = 400_000
+    positions: PositiveInt = 400_000
     """Positions of the target's answers to collect at most."""
-    collect_share: float = 0.35
+    collect_share: Annotated[float, Field(gt=0, lt=1)] = 0.35
     """Share of the budget that collecting may take."""
-    tokens: int = 8192
+    tokens: PositiveInt = 8192
     """Tokens that the draft can say at most: the most frequent ones."""
-    inner: int = 1024
+    inner: PositiveInt = 1024
     """Width of a head's gated layers."""
-    layers: int = 3
+    layers: PositiveInt = 3
     """Layers that a pruned model keeps."""
-    context: int = 160
+    context: Annotated[int, Field(ge=8)] = 160
     """Tokens of a sequence that a pruned model is trained on."""
-    steps: int = 4
+    steps: PositiveInt = 4
     """Tokens drafted in a row."""
-    decay: float = 0.85
+    decay: PositiveFloat = 0.85
     """Weight of a step in a head's loss over that of the one before."""
-    runs: int = 8
+    runs: PositiveInt = 8
     """Runs of consecutive positions in a batch."""
-    length: int = 32
+    length: PositiveInt = 32
     """Positions of a run that a head's loss is taken at."""
-    rate: float = 1e-3
-    batch: int = 48
+    rate: PositiveFloat = 1e-3
+    batch: PositiveInt = 48
     """Conversations at once while collecting."""
-    checkpoint_seconds: float = 60.0
-    evaluations: int = 20
+    checkpoint_seconds: PositiveFloat = 60.0
+    evaluations: PositiveInt = 20
     """Times that it is measured on the held-out tenth."""
-    patience: int = 6
+    patience: PositiveInt = 6
     """Measurements without progress after which training stops."""
     seed: int = 0
     device: str = "cpu"
-    bits: int = 8
+    bits: Literal[8, 16] = 8
     """Of the exported weights: 16 or 8."""
 
 
