@@ -106,9 +106,9 @@ def main() -> None:
     with serving(args.model, args.draft) as url:
         for mode in MODES:
             load(url, 1, mode=mode, pace="burst", **asked)
-        for clients in CLIENTS:
+        for clients in CLIENTS:  # more rounds of the shorter runs
             runs: dict[str, list[dict[str, Any]]] = {mode: [] for mode in MODES}
-            for number in range(args.rounds):
+            for number in range(args.rounds if clients > 1 else 2 * args.rounds):
                 for mode in MODES if number % 2 else MODES[::-1]:
                     runs[mode].append(load(url, clients, mode=mode, pace="burst", **asked))
             middle = {

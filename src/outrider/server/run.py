@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,8 @@ log = logging.getLogger("outrider")
 
 ENGINE_DIED = 70
 """Exit status of a server whose engine died (EX_SOFTWARE)."""
+_SWITCH_SECONDS = 0.0005
+"""How long a thread keeps the interpreter when another waits for it; Python's own is ten times that."""
 
 
 class _Server(uvicorn.Server):
@@ -100,6 +103,8 @@ def serve(engine: Engine, config: ServerConfig) -> None:
         timeout_keep_alive=15,
         h11_max_incomplete_event_size=64 << 10,
     )
+    # what an answer's first token waits for otherwise is the engine's thread, which drafts for the second one
+    sys.setswitchinterval(_SWITCH_SECONDS)
     server = _Server(settings, engine if config.on_engine_death == "exit" else None)
     try:
         server.run()
