@@ -313,3 +313,15 @@ def test_a_batch_wants_a_clearer_gain_than_one_request() -> None:
     assert not any(choice.window for choice in batch.choose(many, drafts, Load(8, 80, 8)))
     sure = [[Proposal("p", Draft([1], [0.9]))] for _ in many]
     assert all(choice.window for choice in batch.choose(many, sure, Load(8, 80, 8)))
+
+
+def test_a_batch_has_less_patience_with_each_draft_since_all_wait_for_it() -> None:
+    def steps(sequences: int) -> int:
+        guard = Guard()
+        count = 0
+        while guard.awake() and count < 100:
+            guard.passed_over(sequences=sequences)
+            count += 1
+        return count
+
+    assert [steps(n) for n in (1, 4, 16)] == [PATIENCE, PATIENCE // 2, PATIENCE // 4]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
+from itertools import pairwise
+from statistics import fmean, pstdev
 
 import pytest
 
 from outrider.engine import Chunk, EmittedToken, FinishReason
-from outrider.server.pacing import Piece, pieces
+from outrider.server.pacing import Pace, Piece, pieces
 
 
 def chunk(words: list[str], finish: FinishReason | None = None, text: str | None = None) -> Chunk:
@@ -76,3 +79,31 @@ def test_an_error_of_the_source_comes_through() -> None:
     with pytest.raises(ValueError, match="broken"):
         asyncio.run(main())
     assert seen == ["a"]
+
+
+def test_gaps_even_out_and_no_token_is_long_late() -> None:
+    """A step of 40 ms gives one token, two now and then, five rarely: as drafts do."""
+    pace, now = Pace(), 0.0
+    waiting: list[float] = []
+    sent: list[float] = []
+    burst: list[float] = []
+    late = 0.0
+    rng = random.Random(5)
+    for _ in range(400):
+        count = rng.choices((1, 2, 5), (70, 25, 5))[0]
+        pace.arrive(now, count)
+        waiting += [now] * count
+        burst += [now] * count
+        following = now + 0.040
+        while waiting and (due := max(pace.due(waiting[0]), sent[-1] if sent else 0.0)) < following:
+            late = max(late, due - waiting.pop(0))
+            sent.append(due)
+            pace.sent(due)
+        now = following
+
+    def variation(moments: list[float]) -> float:
+        gaps = [b - a for a, b in pairwise(moments)]
+        return pstdev(gaps) / fmean(gaps)
+
+    assert variation(sent[20:]) < 0.5 * variation(burst[20:])
+    assert late <= 0.0801

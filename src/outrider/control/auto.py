@@ -260,7 +260,7 @@ class AutoController:
             for other, proposal in enumerate(proposals[i]):
                 share = self.drafting.get(proposal.source, 0.0) / plain
                 if not window or (other != number and share > CHEAP):
-                    self._tell(state.guard(proposal.source), passed_over=share)
+                    self._tell(state.guard(proposal.source), passed_over=(share, load.sequences))
 
     def _pick(
         self, request: str, proposals: Sequence[Proposal], cost_of: Callable[[int], float], sequences: int
@@ -304,12 +304,16 @@ class AutoController:
             self._model(proposal.source).observe(request, proposal.draft, emitted)
 
     def _tell(
-        self, guard: Guard, *, passed_over: float | None = None, verified: tuple[int, float, float] | None = None
+        self,
+        guard: Guard,
+        *,
+        passed_over: tuple[float, int] | None = None,
+        verified: tuple[int, float, float] | None = None,
     ) -> None:
         """Tell a guard what happened, and count what it makes of it."""
         before = replace(guard)
         if passed_over is not None:
-            guard.passed_over(passed_over)
+            guard.passed_over(*passed_over)
         if verified is not None:
             guard.verified(*verified)
         self.counts.unpromising += guard.unpromising - before.unpromising

@@ -1,6 +1,7 @@
 """Fallback and recovery: drafts that do not pay stop, for one request and proposer, and are tried again later.
 
-Two things count. Drafts not worth verifying: after a dozen in a row the proposer is no longer asked. And realised
+Two things count. Drafts not worth verifying: after a dozen in a row, or fewer in a batch, which waits for them all, the
+proposer is no longer asked. And realised
 loss: each verified draft brings what was accepted and costs what it made the pass dearer, both in plain tokens; the
 account of it starts at zero, keeps little credit for good times, and when it runs low the window is halved, when it is
 empty speculation stops. So however wrong the estimates are, a request loses a few tokens' time before each ever longer
@@ -12,6 +13,7 @@ is said, verified only if they promise to pay; each wake in vain doubles the sle
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 PATIENCE = 12
@@ -33,7 +35,8 @@ PROBING = 0.01
 class Guard:
     """The state of one request and proposer."""
 
-    patience: int = PATIENCE
+    patience: float = PATIENCE
+    """Drafts not worth verifying that are left until it falls asleep."""
     asleep: int = 0
     """Steps of sleep that are left."""
     next_sleep: int = FIRST_SLEEP
@@ -59,13 +62,14 @@ class Guard:
             self.patience = LOOK
         return False
 
-    def passed_over(self, cost: float = 0.0) -> None:
+    def passed_over(self, cost: float = 0.0, sequences: int = 1) -> None:
         """Learn that a draft was not worth verifying.
 
         Args:
             cost: what making it cost, as a share of a plain step.
+            sequences: in the batch, all of which waited for it.
         """
-        self.patience -= 1
+        self.patience -= math.sqrt(sequences)
         if self.patience <= 0:
             self.unpromising += 1
             self._sleep(cost)

@@ -1,17 +1,48 @@
-"""Bursts of accepted tokens, spread over the time to the next step."""
+"""Bursts of accepted tokens, spread over the time that steps take."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from outrider.engine import Chunk, EmittedToken
 
-_FOLLOW = 0.3
+_FOLLOW = 0.2
+_HELD = 2.0
+"""Steps that a token is held back at most."""
 _LONGEST = 0.25
-"""Seconds that a token is held back at most, whatever steps take."""
+"""Seconds that it is held back at most, whatever steps take."""
+
+
+class Pace:
+    """When tokens that come in bursts are due: as far apart as they come on the whole, none by more than two steps late."""
+
+    def __init__(self) -> None:
+        self._step = 0.0
+        self._tokens = 1.0
+        self._before: float | None = None
+        self._sent = -math.inf
+
+    def arrive(self, now: float, tokens: int) -> None:
+        """Learn that a step's tokens came."""
+        if self._before is not None:
+            follow = _FOLLOW if self._step else 1.0
+            self._step += follow * (min(now - self._before, _LONGEST) - self._step)
+            self._tokens += _FOLLOW * (max(1, tokens) - self._tokens)
+        self._before = now
+
+    def due(self, came: float) -> float:
+        """When the next token is to be sent, which came at this time."""
+        evenly = max(self._sent + self._step / self._tokens, came)
+        return min(evenly, came + min(_HELD * self._step, _LONGEST))
+
+    def sent(self, now: float) -> None:
+        """Learn that a token was sent."""
+        self._sent = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +59,8 @@ class Piece:
 async def pieces(chunks: AsyncIterator[Chunk], *, smooth: bool) -> AsyncIterator[Piece]:
     """Send chunks as they come, or token by token.
 
-    Smoothly, a chunk of m tokens is sent in m pieces over the time that a step has taken lately. The next chunk, once
-    it is there, is not kept waiting: what is left goes out at once. The last chunk is never held back.
+    Smoothly, tokens are sent as far apart as they come on the whole, so that a burst makes up for steps of a single
+    token after it; none is held back for longer than two steps take, and nothing is once the answer is complete.
     """
     if not smooth:
         async for chunk in chunks:
@@ -48,24 +79,32 @@ async def pieces(chunks: AsyncIterator[Chunk], *, smooth: bool) -> AsyncIterator
             arrived.put_nowait(error)
 
     collecting = asyncio.create_task(collect())
-    step = 0.0
-    before: float | None = None
+    pace = Pace()
+    waiting: deque[tuple[Piece, float]] = deque()
     try:
         while True:
-            item = await arrived.get()
-            if item is None:
-                return
+            item: Chunk | BaseException | None = None
+            complete = False
+            while not complete and (not waiting or not arrived.empty()):
+                item = await arrived.get()
+                complete = not isinstance(item, Chunk)
+                if isinstance(item, Chunk):
+                    now = time.monotonic()
+                    pace.arrive(now, len(item.tokens))
+                    waiting.extend((piece, now) for piece in _split(item))
+                    complete = item.finish_reason is not None
+            if not complete and (left := pace.due(waiting[0][1]) - time.monotonic()) > 0:
+                await _nap(arrived, left)
+                continue
+            while waiting:
+                yield waiting.popleft()[0]
+                pace.sent(time.monotonic())
+                if not complete:
+                    break
             if isinstance(item, BaseException):
                 raise item
-            now = time.monotonic()
-            if before is not None:
-                step += (_FOLLOW if step else 1.0) * (min(now - before, _LONGEST) - step)
-            before = now
-            parts = _split(item)
-            for number, piece in enumerate(parts):
-                yield piece
-                if number < len(parts) - 1 and arrived.empty() and item.finish_reason is None:
-                    await _nap(arrived, step / len(parts))
+            if complete and item is None:
+                return
     finally:
         collecting.cancel()
         await asyncio.gather(collecting, return_exceptions=True)
