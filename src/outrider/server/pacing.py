@@ -19,7 +19,7 @@ _LONGEST = 0.25
 
 
 class Pace:
-    """When tokens that come in bursts are due: as far apart as they come on the whole, none by more than two steps late."""
+    """When tokens that come in bursts are due: as far apart as they come on the whole, none later than two steps."""
 
     def __init__(self) -> None:
         self._step = 0.0
