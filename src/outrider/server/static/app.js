@@ -117,7 +117,7 @@ async function explain() {
 
 function card(title) {
   const box = document.createElement("div");
-  const head = document.createElement("h4");
+  const head = document.createElement("h3");
   const text = document.createElement("p");
   const facts = document.createElement("p");
   head.textContent = title;
