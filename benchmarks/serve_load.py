@@ -90,6 +90,7 @@ def main() -> None:
     parser.add_argument("--draft")
     parser.add_argument("--prompts", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-profiles", action="store_true", help="leave the profiles out")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
@@ -134,7 +135,9 @@ def main() -> None:
                 gaps[pace].append(load(url, 1, mode="auto", pace=pace, **asked))
         for name in GAPS:
             result[name] = {pace: round(statistics.median(run[name] for run in gaps[pace]), 3) for pace in PACES}
-    for profile in PROFILES:  # one server each, so not interleaved: for the order of things, not for small differences
+    for profile in (
+        () if args.no_profiles else PROFILES
+    ):  # one server each, so not interleaved: for the order of things, not for small differences
         with serving(args.model, args.draft, "--profile", profile) as url:
             load(url, 1, mode="auto", **asked)
             run = load(url, 16, mode="auto", **asked)
