@@ -135,9 +135,8 @@ def main() -> None:
                 gaps[pace].append(load(url, 1, mode="auto", pace=pace, **asked))
         for name in GAPS:
             result[name] = {pace: round(statistics.median(run[name] for run in gaps[pace]), 3) for pace in PACES}
-    for profile in (
-        () if args.no_profiles else PROFILES
-    ):  # one server each, so not interleaved: for the order of things, not for small differences
+    profiles = () if args.no_profiles else PROFILES
+    for profile in profiles:  # one server each, so not interleaved: for the order of things, not for small differences
         with serving(args.model, args.draft, "--profile", profile) as url:
             load(url, 1, mode="auto", **asked)
             run = load(url, 16, mode="auto", **asked)
