@@ -132,13 +132,6 @@ class CostModel:
         """
         return self._speed * (self._switch + self._back) / self._usual_run if self._was_plain else 0.0
 
-    def _change(self, load: Load) -> float:
-        """Seconds that this pass costs more because the last one was of the other kind."""
-        plain = load.width <= load.sequences
-        if self._was_plain is None or plain == self._was_plain:
-            return 0.0
-        return self._back if plain else self._switch
-
     def _base(self, load: Load) -> float:
         if load.sequences <= 1:
             return max(self._curve[1], _at(self._curve, load.width))
@@ -160,8 +153,8 @@ class CostModel:
     def observe(self, load: Load, seconds: float) -> None:
         """Correct the speed of the moment, and what is known of passes like this one."""
         plain = load.width <= load.sequences
-        change = self._change(load)
         changed = self._was_plain is not None and plain != self._was_plain
+        change = (self._back if plain else self._switch) if changed else 0.0
         expected = self.seconds(load) + self._speed * change
         ratio = min(max(seconds / expected, 1.0 / _OUTLIER), _OUTLIER)
         known = ratio * expected / self._speed - self._attention * load.attention
@@ -322,7 +315,7 @@ class _Stopwatch:
         for number in range(1 + rounds):
             for kind, found in times.items():
                 plain = all(width == 1 for width, _ in kind)
-                if plain != was_plain:
+                if number > 0 and plain != was_plain:
                     self.seconds(kind)
                 was_plain = plain
                 taken = self.seconds(kind)

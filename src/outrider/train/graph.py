@@ -91,13 +91,9 @@ class Graph(nn.Module):
             if name in found:
                 continue
             found.add(name)
-            inputs = op.input_values()
             if op.get_type_name() == _ATTENTION:
                 self._check_attention(op)
-                inputs = inputs[:3]
-            elif _key(name) in self._matrices:
-                inputs = inputs[1:] if op.get_type_name() == "Gather" else inputs[:1]
-            waiting += [value.get_node() for value in inputs]
+            waiting += [value.get_node() for value in self._inputs(op)]
         return found
 
     def _check_attention(self, op: Any) -> None:
@@ -108,14 +104,17 @@ class Graph(nn.Module):
         if window.any() or alibi.size:
             raise ModelError("attention with a sliding window or slopes cannot be trained through")
 
-    def _sources(self, op: Any) -> list[str]:
-        """Where its inputs come from; a trained matrix is none of them."""
-        inputs = op.input_values()
+    def _inputs(self, op: Any) -> list[Any]:
+        """What it is computed from; a trained matrix and a KV cache are none of it."""
+        inputs: list[Any] = op.input_values()
         if op.get_type_name() == _ATTENTION:
             inputs = inputs[:3]
         elif _key(op.get_friendly_name()) in self._matrices:
             inputs = inputs[1:] if op.get_type_name() == "Gather" else inputs[:1]
-        return [_source(value) for value in inputs]
+        return inputs
+
+    def _sources(self, op: Any) -> list[str]:
+        return [_source(value) for value in self._inputs(op)]
 
     @staticmethod
     def _keep(values: dict[str, Tensor], op: Any, done: Tensor | Sequence[Tensor]) -> None:
