@@ -210,15 +210,15 @@ def comparison_table(found: Comparison) -> Table:
         title_justify="left",
         caption_justify="left",
     )
-    table.add_column("")
-    for name in ("tok/s", "ratio", "weights", "identical", "same up to", "ROUGE-L", "perplexity"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", min_width=len("speculation"))
+    for name in ("tok/s", "ratio", "MiB", "same\ntext", "same\nup to", "ROUGE-L", "perplexity"):
+        table.add_column(name, justify="right", min_width=max(map(len, name.splitlines())))
     for name, row in found.rows.items():
         table.add_row(
             name,
             f"{row.tok_s:.1f}",
             f"{row.ratio:.2f}x",
-            f"{row.weights_mib:.0f} MiB",
+            f"{row.weights_mib:.0f}",
             f"{row.identical_share:.0%}",
             f"{row.same_tokens.mean:.0%}",
             f"{row.rouge_l:.3f}",

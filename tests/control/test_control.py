@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outrider.control import AutoController, Candidate, CostModel, Load
+from outrider.control import AutoController, Candidate, Choice, CostModel, Load
 from outrider.control.acceptance import AcceptanceModel
 from outrider.control.guard import CREDIT, FIRST_SLEEP, LONGEST_SLEEP, LOOK, LOSS, PATIENCE, PROBING, Guard
 from outrider.control.threshold import DISABLED_STEPS, ThresholdRule
@@ -174,7 +174,7 @@ def candidate(mode: str, request: str = "r", limit: int = 20) -> Candidate:
     [
         ("off", NEARLY_FREE, 0),
         ("fixed:6", NEARLY_FREE, 6),
-        ("auto", NEARLY_FREE, 12),
+        ("auto", NEARLY_FREE, 5),
         ("auto", None, 4),
         ("auto:3", NEARLY_FREE, 3),
         ("threshold:7", NEARLY_FREE, 7),
@@ -184,6 +184,32 @@ def test_budgets_by_mode(mode: str, curve: dict[int, float] | None, budget: int)
     control = AutoController(CostModel(curve) if curve else None)
     assert control.budgets("lookup", [candidate(mode)], [[]]) == [budget]
     assert control.budgets("lookup", [candidate(mode, limit=1)], [[]]) == [min(1, budget)]
+
+
+def test_the_first_draft_of_a_request_is_short_until_one_has_paid() -> None:
+    control = AutoController(CostModel(NEARLY_FREE))
+    for window, accepted, budget in ((5, 0, 5), (5, 5, 12)):
+        draft = [Proposal("lookup", Draft([1] * window, [0.9] * window))]
+        (choice,) = control.choose([candidate("auto")], [draft], Load(1, 10, 1))
+        assert choice.window == window
+        control.observe("r", draft, choice, [1] * accepted + [2])
+        assert control.budgets("lookup", [candidate("auto")], [[]]) == [budget]
+    assert control.budgets("lookup", [candidate("auto", request="another")], [[]]) == [5]
+
+
+def test_what_drafts_make_dearer_counts_for_more_than_it_is_expected_to() -> None:
+    def chosen(dearer: float) -> int:
+        control = AutoController(CostModel({1: 0.010, 2: 0.010 + dearer, 3: 1.0}))
+        for _ in range(2000):  # one token in two is accepted, whatever is claimed
+            for said in (1, 2):
+                control.observe("old", [Proposal("lookup", Draft([1], [0.5]))], Choice(), [said])
+        control.release("old")
+        (choice,) = control.choose([candidate("auto")], [[Proposal("lookup", Draft([1], [0.5]))]], Load(1, 10, 1))
+        return choice.window
+
+    # half a token gained: 1.5 / 1.05 plain passes may be spent, of which 0.43 behind the first, which count 1.25 times
+    assert chosen(0.0033) == 1
+    assert chosen(0.0036) == 0  # promises 10%, and risks a third of a pass
 
 
 def test_windows_are_cut_where_they_do_not_pay() -> None:

@@ -23,6 +23,9 @@ MARGIN = 0.05
 MARGIN_OF_EACH = 0.35
 """By how much of it the margin grows with each further sequence: the drafts that look best among many are those whose
 estimates err upwards, and the whole batch waits for them."""
+STAKE = 0.25
+"""By how much more what drafts add to a pass counts than it is expected to be: the drafts that promise most are those
+whose estimates err upwards, and the more a pass is dearer, the more is lost when they do."""
 CHEAP = 0.005
 """Share of a plain step below which a draft may be made beside a better one."""
 WORTH_PADDING = 0.03
@@ -240,10 +243,13 @@ class AutoController:
                 known[drafted] = model.seconds(there) + (entry if drafted else 0.0)
             return known[drafted]
 
+        def weighed(drafted: int) -> float:
+            return cost_of(drafted) + STAKE * max(0.0, cost_of(drafted) - cost_of(0))
+
         picked = [self._pick(candidates[i].request, proposals[i], cost_of, len(by_cost)) for i in by_cost]
         windows = choose_windows(
             [row for _, row in picked],
-            lambda windows: cost_of(sum(windows)),
+            lambda windows: weighed(sum(windows)),
             MARGIN * (1.0 + MARGIN_OF_EACH * (load.sequences - 1)),
             self.objective,
         )

@@ -1,11 +1,10 @@
 """Fallback and recovery: drafts that do not pay stop, for one request and proposer, and are tried again later.
 
 Two things count. Drafts not worth verifying: after a dozen in a row, or fewer in a batch, which waits for them all, the
-proposer is no longer asked. And realised
-loss: each verified draft brings what was accepted and costs what it made the pass dearer, both in plain tokens; the
-account of it starts at zero, keeps little credit for good times, and when it runs low the window is halved, when it is
-empty speculation stops. So however wrong the estimates are, a request loses a few tokens' time before each ever longer
-sleep.
+proposer is no longer asked. And realised loss: each verified draft brings what was accepted and costs what it made the
+pass dearer, both in plain tokens; the account of it starts at zero, keeps little credit for good times, and when it
+runs low the window is halved, when it is empty speculation stops. So however wrong the estimates are, a request loses a
+few tokens' time before each ever longer sleep. Until a draft has paid windows are short.
 
 While it sleeps nothing is proposed at all. It wakes for a few steps in which drafts are proposed and compared with what
 is said, verified only if they promise to pay; each wake in vain doubles the sleep.
@@ -25,6 +24,8 @@ LONGEST_SLEEP = 32
 """In steps; with LOOK it bounds how late a text that became predictable is noticed."""
 LOSS = 3.0
 """Realised loss, in plain tokens, at which speculation stops; at half of it the window is halved."""
+FIRST_WINDOW = 5
+"""Largest window until the first draft has paid: nothing is known of the request yet."""
 CREDIT = 2.0
 """Most of a gain that is set against later losses."""
 PROBING = 0.01
@@ -42,8 +43,8 @@ class Guard:
     next_sleep: int = FIRST_SLEEP
     account: float = 0.0
     """Realised gain in plain tokens, bounded above."""
-    cap: int | None = None
-    """Largest window while the account is low."""
+    cap: int | None = FIRST_WINDOW
+    """Largest window at first, and while the account is low."""
     unpromising: int = 0
     """Times that it fell asleep because no draft was worth verifying."""
     losing: int = 0
