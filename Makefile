@@ -70,6 +70,8 @@ bench: $(VENV)/.run
 		--max-tokens 64 --repeat 5 --modes off,auto --json benchmarks/results/spec_bench_q4.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/repeated.py --prompts $(PROMPTS) --json benchmarks/results/repeated.json
 	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/hindsight.py --prompts $(PROMPTS) --json benchmarks/results/hindsight.json
+	env -u OPENBLAS_CORETYPE $(BIN)/python benchmarks/policy_replay.py --prompts $(PROMPTS) --json benchmarks/results/policy_replay.json
+	env -u OPENBLAS_CORETYPE $(BIN)/outrider compare --prompts $(PROMPTS) --per-category 1 --json benchmarks/results/compare.json
 	env -u OPENBLAS_CORETYPE $(BIN)/outrider draft eval --target smollm2-135m --draft smollm2-135m-draft \
 		--prompts $(PROMPTS) --per-category 1 --json benchmarks/results/draft_eval.json
 	env -u OPENBLAS_CORETYPE $(BIN)/outrider bench --draft smollm2-135m-draft --prompts $(PROMPTS) --per-category 1 \

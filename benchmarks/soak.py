@@ -155,7 +155,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
 
-    with Engine("smollm2-135m", proposers=["prediction", "suffix", "lookup", Flaky()]) as engine:
+    # what is kept on purpose is full before the measurement begins: the last steps, and earlier answers
+    kept = {"trace_steps": 512, "store_tokens": 16384}
+    with Engine("smollm2-135m", proposers=["prediction", "suffix", "lookup", Flaky()], **kept) as engine:
         server = uvicorn.Server(
             uvicorn.Config(create_app(engine, ServerConfig()), host="127.0.0.1", port=0, log_level="error")
         )
@@ -206,6 +208,7 @@ def main() -> None:
             **provenance(),
             "minutes": args.minutes,
             "clients": args.clients,
+            "kept": kept,
             "answers": dict(counts),
             "differences": {"ties": ties, "errors": errors},
             "lost": sum(count for name, count in counts.items() if name.startswith("lost")),

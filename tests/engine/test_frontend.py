@@ -66,6 +66,19 @@ def ask(engine: EngineThread, **fields: object) -> SamplingParams:
     return SamplingParams(**{"max_tokens": 20, **fields})
 
 
+@pytest.mark.parametrize("kept", [0, 3, 4096])
+def test_as_many_steps_are_kept_for_the_trace_as_were_asked_for(kept: int) -> None:
+    thread, _ = build(GatedRunner(), trace_steps=kept)
+    try:
+        request = thread.request([1], SamplingParams(max_tokens=9, ignore_eos=True), speculation="off")
+        answer = thread.submit(request).result()
+        steps = thread.trace(answer.request)
+        assert [step.requests[0].position for step in steps] == list(range(1, 9))[-kept:] * (kept > 0)
+        assert thread.stats.steps == 9  # the totals know of all
+    finally:
+        thread.close()
+
+
 def test_many_threads_get_their_own_answers(engine: EngineThread) -> None:
     alone = [engine.submit(engine.request([i + 1], ask(engine))).result().token_ids for i in range(6)]
     answers: dict[int, list[int]] = {}

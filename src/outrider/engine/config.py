@@ -36,6 +36,8 @@ class EngineConfig(Checked):
     """How many times longer a pass may take for those who decode because others' prompts are in it."""
     prefix_caching: bool = True
     """Keep the keys and values of finished prefixes for requests that start the same."""
+    trace_steps: Annotated[int, Field(ge=0)] = 4096
+    """Last steps that are kept one by one, for `trace`; each takes some 300 bytes for every request in it."""
 
     @property
     def mode(self) -> Speculation:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
@@ -59,7 +60,7 @@ class EngineCore:
             info.num_blocks, info.block_size, runner.copy_block, prefix_caching=self.config.prefix_caching
         )
         self.scheduler = Scheduler(self.pool, self.config.max_running)
-        self.stats = EngineStats()
+        self.stats = EngineStats(recent=deque(maxlen=self.config.trace_steps))
         self.drafters = [Drafter(proposer, info.vocabulary, clock=clock) for proposer in proposers]
         self.controller = controller or AutoController(objective=self.config.objective)
         self._eos_ids = eos_ids

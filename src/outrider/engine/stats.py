@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-_KEPT_STEPS = 4096
-
 
 @dataclass(frozen=True, slots=True)
 class RequestStep:
@@ -112,7 +110,8 @@ class EngineStats:
     draft_infer_seconds: float = 0.0
     by_source: dict[str, SourceStats] = field(default_factory=dict)
     """By proposer, what became of its drafts."""
-    recent: deque[StepRecord] = field(default_factory=lambda: deque(maxlen=_KEPT_STEPS))
+    recent: deque[StepRecord] = field(default_factory=deque)
+    """As many as its bound says."""
 
     def add(self, record: StepRecord) -> None:
         """Count a step."""
