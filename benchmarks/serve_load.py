@@ -27,7 +27,8 @@ CLIENTS = (1, 4, 16)
 ANSWERS = {1: 13, 4: 26, 16: 52}
 """Of one run: each prompt as often as any other, whatever the speed."""
 MODES = ("off", "auto")
-PACES = ("burst", "smooth")
+PACES = {"off": ("off", "burst"), "burst": ("auto", "burst"), "smooth": ("auto", "smooth")}
+"""Mode and pace; without speculation the gaps vary by as much as steps do, which no pace can take away."""
 PROFILES = ("interactive", "batch", "latency")
 GAPS = ("token_gap_variation", "chunk_gap_variation")
 HERE = Path(__file__).parent
@@ -131,8 +132,9 @@ def main() -> None:
             print(clients, json.dumps(result["clients"][clients]), flush=True)
         gaps: dict[str, list[dict[str, Any]]] = {pace: [] for pace in PACES}
         for number in range(args.rounds):
-            for pace in PACES if number % 2 else PACES[::-1]:
-                gaps[pace].append(load(url, 1, mode="auto", pace=pace, **asked))
+            for name in PACES if number % 2 else reversed(PACES):
+                mode, pace = PACES[name]
+                gaps[name].append(load(url, 1, mode=mode, pace=pace, **asked))
         for name in GAPS:
             result[name] = {pace: round(statistics.median(run[name] for run in gaps[pace]), 3) for pace in PACES}
     profiles = () if args.no_profiles else PROFILES
