@@ -216,8 +216,8 @@ def test_bench_writes_what_it_says(loaded: dict[str, Any], tmp_path: Path) -> No
     assert {"machine", "versions", "commit", "overall", "categories"} <= set(report)
     assert set(report["categories"]) == {"qa", "prompts"}
     wanted = {
-        "tok_s", "ratio", "spread", "ttft_s", "acceptance_rate", "acceptance_length", "identical", "overhead_fraction",
-        "draft_fraction", "coordination_ms",
+        "tok_s", "ratio", "paired_ratio", "spread", "ttft_s", "acceptance_rate", "acceptance_length", "identical",
+        "overhead_fraction", "draft_fraction", "coordination_ms",
     }  # fmt: skip
     for group in (report["overall"], *report["categories"].values()):
         assert list(group) == ["off", "fixed:2", "auto"]

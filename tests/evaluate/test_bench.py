@@ -57,6 +57,17 @@ def test_speed_is_of_all_prompts_together_and_the_median_of_repeats() -> None:
     assert found["auto"].identical
 
 
+def test_a_slow_minute_of_the_machine_is_not_in_the_paired_ratio() -> None:
+    samples = [
+        *(sample(0, "off", r, s) for r, s in enumerate((1.0, 2.0, 8.0))),
+        *(sample(0, "auto", r, s) for r, s in enumerate((0.5, 4.0, 4.0))),
+    ]
+    found = summarise(samples, ["off", "auto"])
+    assert found["auto"].ratio == pytest.approx(0.5)
+    assert found["auto"].paired_ratio == pytest.approx(2.0)
+    assert found["off"].paired_ratio == 1.0
+
+
 def test_one_text_that_differs_is_not_identical() -> None:
     samples = [sample(p, mode, 0, 1.0) for p in (0, 1) for mode in ("off", "auto")]
     samples[3] = sample(1, "auto", 0, 1.0, last=99)

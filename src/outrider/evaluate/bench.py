@@ -23,6 +23,9 @@ class ModeResult(BaseModel):
     """Decoded tokens per second (after the first token), median over repeats."""
     ratio: float
     """`tok_s` over that of the first mode."""
+    paired_ratio: float
+    """Median over repeats of the speed over the first mode's in the same repeat: what the machine's slow minutes do to
+    both of them cancels out."""
     spread: float
     """Highest minus lowest `tok_s` over repeats, as a share of the median; 0 with one repeat."""
     ttft_s: float
@@ -155,6 +158,9 @@ def summarise(samples: Sequence[Sample], modes: Sequence[str]) -> dict[str, Mode
         results[mode] = ModeResult(
             tok_s=median,
             ratio=median / base if base else 0.0,
+            paired_ratio=statistics.median(
+                ours / theirs if theirs else 0.0 for ours, theirs in zip(speeds[mode], speeds[modes[0]], strict=True)
+            ),
             spread=(max(speeds[mode]) - min(speeds[mode])) / median if median else 0.0,
             ttft_s=statistics.median(s.ttft_s for s in own),
             acceptance_rate=sum(s.accepted for s in own) / drafted if drafted else None,
