@@ -89,6 +89,17 @@ def test_the_guard_falls_asleep_looks_again_and_sleeps_longer() -> None:
     assert (guard.unpromising, guard.losing) == (len(sleeps), 0)
 
 
+@pytest.mark.parametrize(("cost", "sequences", "drafts"), [(0.01, 1, 12), (0.12, 1, 6), (0.01, 16, 3), (1.0, 1, 1)])
+def test_fewer_drafts_in_vain_are_borne_where_they_are_dear_or_many_wait(
+    cost: float, sequences: int, drafts: int
+) -> None:
+    guard = Guard()
+    for number in range(1, drafts + 1):
+        assert guard.asleep == 0, number
+        guard.passed_over(cost, sequences)
+    assert guard.asleep >= FIRST_SLEEP
+
+
 def test_the_guard_recovers_at_the_first_window_that_pays() -> None:
     guard = Guard()
     while guard.asleep == 0:
@@ -119,8 +130,9 @@ def test_realised_loss_halves_the_window_then_stops_speculation() -> None:
 
 def test_a_gain_lifts_the_cap_and_a_long_good_time_buys_little_loss() -> None:
     guard = Guard()
-    while guard.cap is None:
+    while guard.account > -LOSS / 2:
         guard.verified(6, -0.25)
+    assert guard.cap == 3
     guard.verified(3, 3.0)
     assert guard.cap is None
     for _ in range(100):

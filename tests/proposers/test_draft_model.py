@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.control import AutoController, Candidate, CostModel
+from outrider.control.guard import FIRST_WINDOW
 from outrider.engine import EngineConfig, EngineCore, Request
 from outrider.errors import InvalidRequest
 from outrider.params import SamplingParams, Speculation
@@ -236,8 +237,8 @@ def test_a_dear_draft_is_not_asked_where_a_cheap_one_promises_as_much() -> None:
     candidate = Candidate("r", Speculation.parse("auto"), 20, 10)
     sure, weak = Draft([1] * 8, [0.97] * 8), Draft([1], [0.3])
     assert control.budgets("draft", [candidate], [[Proposal("suffix", sure)]]) == [0]
-    assert control.budgets("draft", [candidate], [[Proposal("suffix", weak)]]) == [12]
-    assert control.budgets("draft", [candidate], [[]]) == [12]
+    assert control.budgets("draft", [candidate], [[Proposal("suffix", weak)]]) == [FIRST_WINDOW]
+    assert control.budgets("draft", [candidate], [[]]) == [FIRST_WINDOW]
 
 
 def test_vocabularies_the_same_padded_reduced_shared_and_foreign() -> None:

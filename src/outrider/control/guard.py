@@ -1,10 +1,11 @@
 """Fallback and recovery: drafts that do not pay stop, for one request and proposer, and are tried again later.
 
-Two things count. Drafts not worth verifying: after a dozen in a row, or fewer in a batch, which waits for them all, the
-proposer is no longer asked. And realised loss: each verified draft brings what was accepted and costs what it made the
-pass dearer, both in plain tokens; the account of it starts at zero, keeps little credit for good times, and when it
-runs low the window is halved, when it is empty speculation stops. So however wrong the estimates are, a request loses a
-few tokens' time before each ever longer sleep. Until a draft has paid windows are short.
+Two things count. Drafts not worth verifying: after a dozen in a row the proposer is no longer asked; after fewer
+where they are dear, or in a batch, which waits for them all. And realised loss: each verified draft brings what was
+accepted and costs what it made the pass dearer, both in plain tokens; the account of it starts at zero, keeps little
+credit for good times, and when it runs low the window is halved, when it is empty speculation stops. So however wrong
+the estimates are, a request loses a few tokens' time before each ever longer sleep. Until a draft has paid windows
+are short.
 
 While it sleeps nothing is proposed at all. It wakes for a few steps in which drafts are proposed and compared with what
 is said, verified only if they promise to pay; each wake in vain doubles the sleep.
@@ -17,6 +18,8 @@ from dataclasses import dataclass
 
 PATIENCE = 12
 """Drafts not worth verifying before the proposer falls asleep."""
+DEAR = 0.06
+"""Share of a plain step above which a draft in vain counts for more than one, in proportion."""
 LOOK = 4
 """Drafts that it makes after a sleep."""
 FIRST_SLEEP = 8
@@ -70,7 +73,7 @@ class Guard:
             cost: what making it cost, as a share of a plain step.
             sequences: in the batch, all of which waited for it.
         """
-        self.patience -= math.sqrt(sequences)
+        self.patience -= math.sqrt(sequences) * max(1.0, cost / DEAR)
         if self.patience <= 0:
             self.unpromising += 1
             self._sleep(cost)
