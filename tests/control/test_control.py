@@ -209,6 +209,20 @@ def test_the_first_draft_of_a_request_is_short_until_one_has_paid() -> None:
     assert control.budgets("lookup", [candidate("auto", request="another")], [[]]) == [5]
 
 
+def test_a_draft_that_was_as_right_as_the_one_that_paid_need_not_start_again() -> None:
+    control = AutoController(CostModel(NEARLY_FREE))
+    best = Proposal("best", Draft([1] * 5, [0.95] * 5))
+    agrees, differs = Proposal("agrees", Draft([1] * 5, [0.5] * 5)), Proposal("differs", Draft([1, 3], [0.5] * 2))
+    proposals = [agrees, best, differs]
+    for proposal in proposals:
+        control.budgets(proposal.source, [candidate("auto")], [[]])
+    (choice,) = control.choose([candidate("auto")], [proposals], Load(1, 10, 1))
+    assert (proposals[choice.proposal], choice.window) == (best, 5)
+    control.observe("r", proposals, choice, [1] * 5 + [2])
+    wanted = [control.budgets(proposal.source, [candidate("auto")], [[]])[0] for proposal in proposals]
+    assert wanted == [12, 12, 5]
+
+
 def test_what_drafts_make_dearer_counts_for_more_than_it_is_expected_to() -> None:
     def chosen(dearer: float) -> int:
         control = AutoController(CostModel({1: 0.010, 2: 0.010 + dearer, 3: 1.0}))

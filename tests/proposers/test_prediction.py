@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outrider.proposers import Context, Prediction
 from outrider.testing import ScriptedRunner
 from outrider.testing.runner import hashed_logits
-from support import Harness
+from support import Harness, perfect
 
 
 def replay(prediction: Sequence[int], said: Sequence[int], window: int = 8) -> tuple[int, int]:
@@ -99,3 +99,18 @@ def test_the_engine_says_the_same_with_a_wrong_and_a_right_prediction() -> None:
     wrong = harness.answer([1, 2, 3], max_tokens=60, prediction=plain.token_ids[::-1])
     assert plain.token_ids == right.token_ids == wrong.token_ids
     assert right.usage.passes < 10 < wrong.usage.passes
+
+
+def test_what_a_prediction_foretold_is_counted_whoever_drafted_it() -> None:
+    script = hashed_logits(64, order=3, seed=2)
+    runner = ScriptedRunner(script, vocabulary=64, context_length=512, num_blocks=256)
+    harness = Harness(runner, proposers=[Prediction(), perfect(script)], speculation="fixed:8")
+    plain = harness.answer([1, 2, 3], max_tokens=60, speculation="off")
+    assert plain.usage.accepted_prediction == plain.usage.rejected_prediction == 0
+    right = harness.answer([1, 2, 3], max_tokens=60, prediction=plain.token_ids)
+    half = harness.answer([1, 2, 3], max_tokens=60, prediction=plain.token_ids[:30])
+    none = harness.answer([1, 2, 3], max_tokens=60)
+    assert harness.core.stats.by_source["oracle"].accepted > half.usage.accepted, "the other one drafted nothing"
+    assert right.usage.accepted_prediction == right.usage.accepted > 40
+    assert 20 <= half.usage.accepted_prediction < 30 < half.usage.accepted
+    assert none.usage.accepted_prediction == 0 < none.usage.accepted

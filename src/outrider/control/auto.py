@@ -12,7 +12,7 @@ from outrider.control.guard import Guard
 from outrider.control.policy import choose_windows, survival
 from outrider.control.threshold import ThresholdRule
 from outrider.params import Objective, Speculation
-from outrider.proposers.base import Draft, Proposal
+from outrider.proposers.base import Draft, Proposal, agreement
 
 AUTO_BUDGET = 12
 """Most draft tokens that `auto` asks a proposer for."""
@@ -290,11 +290,7 @@ class AutoController:
         state = self._state(request)
         if choice.window:
             chosen = proposals[choice.proposal]
-            accepted = 0
-            for guess, said in zip(chosen.draft.tokens[: choice.window], emitted, strict=False):
-                if guess != said:
-                    break
-                accepted += 1
+            accepted = agreement(chosen.draft.tokens[: choice.window], emitted)
             if state.rule is not None:
                 shrinks, disablings = state.rule.shrinks, state.rule.disablings
                 state.rule.observe(choice.window, accepted)
@@ -306,6 +302,9 @@ class AutoController:
             if guard is not None:
                 cost, making = state.pending
                 self._tell(guard, verified=(choice.window, accepted - cost, making))
+                for proposal in proposals if accepted > cost else ():
+                    if proposal is not chosen and agreement(proposal.draft.tokens, emitted) >= accepted:
+                        state.guard(proposal.source).vindicated()
         for proposal in proposals:
             self._model(proposal.source).observe(request, proposal.draft, emitted)
 

@@ -95,6 +95,11 @@ class Guard:
             self.cap = window // 2
             self.shrinks += 1
 
+    def vindicated(self) -> None:
+        """Learn that its draft, which was not the one verified, was as right as the one that was, and that one paid."""
+        if self.account >= 0.0:
+            self.cap = None
+
     def _sleep(self, cost: float) -> None:
         longest = max(LONGEST_SLEEP, int(LOOK * cost / PROBING))
         self.asleep = max(self.next_sleep, min(longest, int(LOOK * cost / PROBING)))

@@ -19,7 +19,7 @@ from outrider.engine.scheduler import Scheduler, Work
 from outrider.engine.stats import EngineStats, Gauges, RequestStep, StepRecord
 from outrider.engine.text import TextCodec
 from outrider.errors import InvalidRequest
-from outrider.proposers import NO_DRAFT, Draft, Prediction, Proposer
+from outrider.proposers import NO_DRAFT, Draft, Proposer
 from outrider.runners import Logits, Runner, States
 from outrider.verify import Sampler, Verdict, token_logprobs, verify
 
@@ -316,7 +316,7 @@ class EngineCore:
         if sequence.emitted == 0:
             self.pool.commit(table, sequence.tokens, processed)
             return self._first_tokens(sequence, logits, states)
-        verdict = self._choose(sequence, logits, states, work.draft, processed, work.source)
+        verdict = self._choose(sequence, logits, states, work.draft, processed, work.foretold)
         if work.proposals and sequence.finish_reason is None:
             self.controller.observe(sequence.key, work.proposals, work.choice, verdict.tokens)
         return verdict
@@ -347,7 +347,7 @@ class EngineCore:
         states: States | None,
         draft: Draft,
         processed: int,
-        source: str = "",
+        foretold: int = 0,
     ) -> Verdict:
         """Verify and emit; `processed` tokens of the sequence, its draft not counted, are now in the KV cache."""
         try:
@@ -357,10 +357,10 @@ class EngineCore:
             return Verdict()
         if states is not None:  # of the position whose logits the last token was chosen from
             sequence.context.state = states[verdict.accepted].copy()
-        self._emit(sequence, verdict, len(draft.tokens), processed, source)
+        self._emit(sequence, verdict, len(draft.tokens), processed, foretold)
         return verdict
 
-    def _emit(self, sequence: Sequence, verdict: Verdict, drafted: int, processed: int, source: str) -> None:
+    def _emit(self, sequence: Sequence, verdict: Verdict, drafted: int, processed: int, foretold: int) -> None:
         """Append tokens one by one, as plain decoding would, up to the first that ends the text."""
         usage, timings = sequence.usage, sequence.timings
         timings.last_token = self.clock()
@@ -382,9 +382,9 @@ class EngineCore:
         rejected = drafted - verdict.accepted if len(emitted) == len(verdict.tokens) else 0
         verdict.accepted = min(verdict.accepted, len(emitted))
         usage.rejected += rejected
-        if source == Prediction.name:
-            usage.accepted_prediction += verdict.accepted
-            usage.rejected_prediction += rejected
+        usage.accepted_prediction += min(foretold, verdict.accepted)
+        if rejected:
+            usage.rejected_prediction += max(0, foretold - verdict.accepted)
         del verdict.tokens[len(emitted) :]
         assert sequence.table is not None
         self.pool.commit(sequence.table, sequence.tokens, min(processed + verdict.accepted, len(sequence.tokens)))

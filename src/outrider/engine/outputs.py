@@ -35,7 +35,7 @@ class Usage:
     rejected: int = 0
     """Draft tokens that the target did not say."""
     accepted_prediction: int = 0
-    """Of the accepted ones, those of the client's own prediction."""
+    """Of the accepted ones, those that the client's own prediction foretold, whichever proposer drafted them."""
     rejected_prediction: int = 0
     passes: int = 0
     """Target passes that emitted a token after the first one."""

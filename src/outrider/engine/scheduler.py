@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from outrider.control import PLAIN, Choice
 from outrider.engine.kv import BlockPool
 from outrider.engine.request import Sequence
-from outrider.proposers import NO_DRAFT, Draft, Proposal
+from outrider.proposers import NO_DRAFT, Draft, Prediction, Proposal, agreement
 from outrider.runners import Segment
 
 
@@ -34,6 +34,15 @@ class Work:
     def source(self) -> str:
         """Whose draft is verified; empty for plain decoding."""
         return self.proposals[self.choice.proposal].source if self.choice.window else ""
+
+    @property
+    def foretold(self) -> int:
+        """How many of the draft's first tokens the client's prediction proposed too, whoever drafted them."""
+        most = 0
+        for proposal in self.proposals:
+            if proposal.source == Prediction.name:
+                most = agreement(self.draft.tokens, proposal.draft.tokens)
+        return most
 
     @property
     def completes(self) -> bool:

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from outrider.control import CostModel, Load
 from outrider.models import Message
 from outrider.plan.traffic import Exchange
-from outrider.proposers import Context, Prediction, PromptLookup, Proposer, Suffix, SuffixStore
+from outrider.proposers import Context, Prediction, PromptLookup, Proposer, Suffix, SuffixStore, agreement
 
 WINDOWS = range(1, 13)
 STOP_BELOW = 0.3
@@ -170,11 +170,7 @@ def walk(proposer: Proposer, answer: Answer, name: str) -> Walk:
     longest = WINDOWS[-1]
     for position in range(1, len(answer.tokens)):
         (draft,) = proposer.propose([context], [longest])
-        held = 0
-        for guess, said in zip(draft.tokens, answer.tokens[position:], strict=False):
-            if guess != said:
-                break
-            held += 1
+        held = agreement(draft.tokens, answer.tokens[position : position + longest])
         drafted.append(min(len(draft.tokens), len(answer.tokens) - position))
         right.append(held)
         tokens.append(answer.tokens[position])

@@ -1,6 +1,6 @@
 """Proposers: cheap guesses of the next tokens."""
 
-from outrider.proposers.base import NO_DRAFT, Context, Draft, Proposal, Proposer, check_draft
+from outrider.proposers.base import NO_DRAFT, Context, Draft, Proposal, Proposer, agreement, check_draft
 from outrider.proposers.choosing import GoesOn
 from outrider.proposers.draft_head import DraftHead, HeadRunner
 from outrider.proposers.draft_model import DraftModel
@@ -27,6 +27,7 @@ __all__ = [
     "Suffix",
     "SuffixStore",
     "VocabularyMap",
+    "agreement",
     "check_draft",
     "make_proposers",
     "match_vocabularies",

@@ -40,6 +40,16 @@ class Draft:
 NO_DRAFT = Draft()
 
 
+def agreement(draft: Sequence[int], said: Sequence[int]) -> int:
+    """How many tokens at the start of two runs are the same."""
+    same = 0
+    for guess, token in zip(draft, said, strict=False):
+        if guess != token:
+            break
+        same += 1
+    return same
+
+
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A draft and the name of the proposer that made it."""
