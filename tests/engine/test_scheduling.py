@@ -49,20 +49,55 @@ def test_the_pacer_keeps_a_mixed_pass_within_its_stretch() -> None:
     assert pacer.limit(decoding=0) == 256
     assert pacer.limit(decoding=3) == 8
     for _ in range(50):
-        pacer.observe(decoding=3, prompt_tokens=0, seconds=0.020)
+        pacer.observe(decoding=3, prompt_tokens=0, drafted=0, seconds=0.020)
         tokens = pacer.limit(decoding=3)
-        pacer.observe(decoding=3, prompt_tokens=tokens, seconds=0.020 + 0.001 * tokens)
+        pacer.observe(decoding=3, prompt_tokens=tokens, drafted=0, seconds=0.020 + 0.001 * tokens)
     assert pacer.limit(decoding=3) == pytest.approx(30, abs=1)
     for _ in range(50):  # a long context behind the chunk makes each of its tokens dear, yet it must get on
-        pacer.observe(decoding=3, prompt_tokens=8, seconds=0.080)
+        pacer.observe(decoding=3, prompt_tokens=8, drafted=0, seconds=0.080)
     assert pacer.limit(decoding=3) == 8
 
 
 def test_a_chunk_that_seems_free_does_not_unbound_the_next() -> None:
     pacer = ChunkPacer(chunk_tokens=100_000, stretch=2.0)
-    pacer.observe(1, 0, 0.020)
-    pacer.observe(1, 8, 0.010)
+    pacer.observe(1, 0, 0, 0.020)
+    pacer.observe(1, 8, 0, 0.010)
     assert pacer.limit(1) <= 8 * 50
+
+
+def taught_pacer(drafted: int = 0, remainder: int = 0) -> ChunkPacer:
+    """One that saw passes of 4 and of 12 sequences, 10 ms and 1 ms a token each, with and without a chunk of 20."""
+    pacer = ChunkPacer(chunk_tokens=256, stretch=2.0)
+    for _ in range(50):
+        for decoding in (4, 12):
+            for prompt_tokens in (0, 20, *([remainder] if remainder else [])):
+                seconds = 0.010 + 0.001 * (decoding + drafted + prompt_tokens) + (0.006 if prompt_tokens else 0.0)
+                pacer.observe(decoding, prompt_tokens, drafted, seconds)
+    return pacer
+
+
+def test_the_pacer_knows_a_pass_by_its_sequences() -> None:
+    pacer = taught_pacer()
+    few, many = pacer.limit(4), pacer.limit(12)
+    assert (few, many) == (int(0.014 / 0.0013), int(0.022 / 0.0013))  # 6 ms above the tokens' own in chunks of 20
+    assert few < pacer.limit(7) < pacer.limit(11) <= many  # not seen: from the nearest that was
+
+
+def test_drafts_make_the_chunks_beside_them_no_smaller() -> None:
+    assert taught_pacer(drafted=8).limit(4) >= taught_pacer().limit(4)
+
+
+def test_a_pass_with_drafts_where_none_are_usual_tells_a_tokens_price() -> None:
+    pacer, other = taught_pacer(), taught_pacer()
+    for _ in range(50):
+        pacer.observe(4, 20, 10, 0.010 + 0.001 * 34 + 0.009)
+    assert pacer.limit(4) == pytest.approx(other.limit(4), abs=1)
+
+
+def test_the_few_tokens_at_a_prompts_end_do_not_pass_for_dear_ones() -> None:
+    with_ends = taught_pacer(remainder=1)
+    # a chunk of one costs 7 ms: as a mean of prices a token would cost 4.2 ms and the chunks would be 8
+    assert with_ends.limit(12) == int(0.022 / ((0.026 + 0.007) / 21))
 
 
 def test_the_one_that_came_last_is_preempted_and_comes_back_first() -> None:

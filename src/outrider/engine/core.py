@@ -220,7 +220,9 @@ class EngineCore:
         seconds = self.clock() - started
         decoding = sum(work.decoding for work in works)
         prompt_tokens = sum(work.count for work in works if not work.decoding)
-        self._pacer.observe(decoding, prompt_tokens, seconds)
+        drafted = sum(len(work.draft.tokens) for work in works)
+        # those who wait for a prompt's chunk wait for the model; drafts are made beside it or not
+        self._pacer.observe(decoding, prompt_tokens, drafted, seconds - draft_seconds)
         if infer_seconds > 0.0 and prompt_tokens == 0:  # a prompt chunk is another kind of pass
             # with what verifying and emitting took: that grows with the drafts too
             self.controller.observe_pass(load, seconds - draft_seconds)
@@ -231,7 +233,7 @@ class EngineCore:
                 infer_seconds=infer_seconds,
                 decoding=decoding,
                 prompt_tokens=prompt_tokens,
-                drafted=sum(len(work.draft.tokens) for work in works),
+                drafted=drafted,
                 accepted=sum(verdict.accepted for verdict in verdicts),
                 emitted=sum(len(verdict.tokens) for verdict in verdicts),
                 width=load.width,
